@@ -1,0 +1,22 @@
+"""offrank: evolution strategies that rank their candidates off-policy."""
+
+from offrank.agents import ARS, OPARS, load
+from offrank.asktell import AskTell
+from offrank.errors import EngineError, EpisodeError, FileFormatError, OffrankError, UsageError
+from offrank.tasks.environment import register as _register
+
+__version__ = "0.1.0"
+
+_register()
+
+__all__ = [
+    "ARS",
+    "OPARS",
+    "AskTell",
+    "EngineError",
+    "EpisodeError",
+    "FileFormatError",
+    "OffrankError",
+    "UsageError",
+    "load",
+]

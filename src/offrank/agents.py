@@ -1,0 +1,247 @@
+"""The friendly face: an algorithm and an environment, with `learn`, `predict`, `evaluate`, `save` and `load`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import gymnasium as gym
+from numpy.typing import ArrayLike
+
+from offrank.arrays import FloatArray, IntArray
+from offrank.config import RunConfig, configure, resolve
+from offrank.engines import Engine, make_engine
+from offrank.errors import UsageError
+from offrank.evaluation import evaluate_policy
+from offrank.fleet import drive
+from offrank.launch import holds_run, stored_config
+from offrank.policy import LinearPolicy
+from offrank.progress import make_display
+from offrank.run import CHECKPOINT, Callback, Run
+from offrank.saved import Saved
+
+Env = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
+
+
+class Agent:
+    """Base of the algorithms.
+
+    Args:
+        env: one of our tasks, any Gymnasium id, an environment, or a function that makes one. An environment object is
+            run in this process; the others can use all cores.
+        seed: determines the whole run.
+        ranker: instead of the one the algorithm implies.
+        engine, threads, workers, env_args, clip_actions: see `offrank.engines.make_engine`.
+        horizon: steps an episode; by default the environment's own.
+        hyperparameters: by name; the task's presets fill in the rest.
+    """
+
+    algo: ClassVar[str]
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        seed: int = 0,
+        ranker: str | None = None,
+        engine: str = "auto",
+        threads: int = 0,
+        workers: int | None = None,
+        env_args: dict[str, Any] | None = None,
+        clip_actions: bool | None = None,
+        horizon: int | None = None,
+        **hyperparameters: Any,
+    ):
+        task = env if isinstance(env, str) else _name_of(env)
+        recipe = resolve(task if isinstance(env, str) else None, self.algo, ranker, hyperparameters)
+        self._pool: dict[str, Any] = {"threads": threads, "workers": workers}
+        self._engine: Engine | None
+        if isinstance(env, str):
+            self._engine = make_engine(env, engine, env_args=env_args, clip_actions=clip_actions, **self._pool)
+        else:
+            self._engine = _own_engine(env, workers, clip_actions)
+            engine = "gymnasium"
+        self._config: RunConfig = configure(
+            task,
+            recipe,
+            self._engine.info,
+            seed=seed,
+            engine=engine,
+            horizon=horizon,
+            env_args=env_args or {},
+            clip_actions=clip_actions,
+        )
+        self._run: Run | None = Run(self._config, self._engine.info)
+        self._policy: LinearPolicy | None = None
+
+    def learn(
+        self,
+        total_steps: int | None = None,
+        *,
+        iterations: int | None = None,
+        threshold: float | None = None,
+        eval_every: int = 10,
+        eval_episodes: int = 100,
+        out: str | Path | None = None,
+        resume: bool = False,
+        progress: bool = False,
+        callback: Callback | None = None,
+        checkpoint_seconds: float = 30.0,
+    ) -> Self:
+        """Train until a limit is reached. Called again, it goes on from where it stands.
+
+        Args:
+            total_steps: environment steps since the agent was made; the iteration they run out in is finished.
+            iterations: likewise, in iterations.
+            threshold: stop at the first evaluation whose mean return reaches it.
+            eval_every: iterations between evaluations, which cost time but are not counted; 0 for none.
+            eval_episodes: episodes an evaluation.
+            out: a run folder for metrics, checkpoints and policies.
+            resume: continue what is in `out`.
+            progress: show it on stderr.
+            callback: called as callback(run, record) with every line of the log; returning False stops the run.
+            checkpoint_seconds: the longest time between checkpoints.
+
+        Raises:
+            Interrupted: by Ctrl-C or SIGTERM; the agent, and `out`, stand as after the last whole iteration.
+        """
+        if self._run is None:
+            raise UsageError("this agent was loaded from a policy alone: load the run's folder or checkpoint to go on")
+        if total_steps is None and iterations is None and (threshold is None or eval_every == 0):
+            raise UsageError("say when to stop: total_steps, iterations, or threshold with evaluations")
+        run, engine = self._run, self.engine
+        limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations, "threshold": threshold}
+        config = replace(self._config, eval_every=eval_every, eval_episodes=eval_episodes, **limits)
+        if out is not None and Path(out) != run.folder:
+            folder = Path(out)
+            if holds_run(folder) and not resume:
+                raise UsageError(
+                    f"{folder} already holds a run: pass resume=True to continue it, or choose another out"
+                )
+            run.folder = folder
+            if resume and stored_config(folder, config.task, {}, {}) and (folder / CHECKPOINT).is_file():
+                run.config = config
+                run.restore(folder / CHECKPOINT)
+        run.config, run.checkpoint_seconds = config, checkpoint_seconds
+        display = make_display([run], sys.stderr, enabled=progress)
+        run.callbacks = (display.on_record, *((callback,) if callback else ()))
+        try:
+            drive([run], engine, display.tick)
+        finally:
+            display.close()
+        return self
+
+    def predict(
+        self, observation: ArrayLike, state: None = None, deterministic: bool = True
+    ) -> tuple[FloatArray | IntArray, None]:
+        """Action at an observation (n,), or actions at E of them (E, n); the second value is always None.
+
+        `state` and `deterministic` are there because others' `predict` has them; our policies have no state or noise.
+        """
+        return self.policy.predict(observation), None
+
+    def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, Any]:
+        """Mean, std, returns and lengths of fresh episodes of the policy as it is."""
+        return evaluate_policy(self.policy, self.engine, episodes, seed, self._config.horizon)
+
+    def save(self, path: str | Path) -> None:
+        """Write the agent to one file, from which `offrank.load` goes on to the same bits."""
+        if self._run is None:
+            self.policy.save(Path(path), {"config": self._config.to_json(), "evaluation": None})
+        else:
+            self._run.save(Path(path))
+
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        if self._engine is not None:
+            self._engine.close()
+
+    @property
+    def policy(self) -> LinearPolicy:
+        """The policy as it is now."""
+        if self._run is not None:
+            return self._run.policy
+        assert self._policy is not None
+        return self._policy
+
+    @property
+    def best_policy(self) -> LinearPolicy:
+        """The policy of the best evaluation; the current one while there was none."""
+        best = self._run.best if self._run is not None else None
+        return self.policy if best is None else best[1]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The outcome of `learn` so far, as in `result.json`."""
+        if self._run is None:
+            raise UsageError("this agent was loaded from a policy alone: it has no run")
+        return self._run.result
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        return dict(self._config.hyperparameters)
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            config = self._config
+            self._engine = make_engine(
+                config.task, config.engine, env_args=config.env_args, clip_actions=config.clip_actions, **self._pool
+            )
+        return self._engine
+
+
+class ARS(Agent):
+    """Augmented random search: every candidate is run, the best are used."""
+
+    algo = "ars"
+
+
+class OPARS(Agent):
+    """Off-policy ARS: candidates are ranked on rollouts of the current policy, and only the best are run."""
+
+    algo = "op-ars"
+
+
+AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (ARS, OPARS)}
+
+
+def load(path: str | Path, env: Env | None = None, threads: int = 0, workers: int | None = None) -> Agent:
+    """An agent from a file that `save` or a run wrote, or from a run folder.
+
+    Args:
+        path: a saved agent, a checkpoint, a policy file, or a run folder (whose checkpoint is taken).
+        env: needed to train or evaluate on where the agent was made with an environment object or function.
+    """
+    path = Path(path)
+    saved = Saved.read(path / CHECKPOINT) if (path / CHECKPOINT).is_file() else Saved.find(path)
+    agent = AGENTS[saved.config.algo].__new__(AGENTS[saved.config.algo])
+    agent._config, agent._policy, agent._run = saved.config, saved.policy, None
+    agent._pool = {"threads": threads, "workers": workers}
+    agent._engine = (
+        None if env is None or isinstance(env, str) else _own_engine(env, workers, saved.config.clip_actions)
+    )
+    if saved.complete:
+        agent._run = Run(saved.config, agent.engine.info)
+        agent._run.restore(saved.path)
+    return agent
+
+
+def _own_engine(
+    env: gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]], workers: int | None, clip: bool | None
+) -> Engine:
+    from offrank.engines.gymnasium import GymnasiumEngine
+
+    if not isinstance(env, gym.Env) and not callable(env):
+        raise UsageError(
+            f"env is a {type(env).__name__}: give a task's name, an environment, or a function that makes one"
+        )
+    return GymnasiumEngine(env, workers, clip_actions=clip is not False)
+
+
+def _name_of(env: Any) -> str:
+    spec = getattr(env, "spec", None)
+    return str(spec.id if spec else getattr(env, "__name__", type(env).__name__))

@@ -1,0 +1,17 @@
+"""Names for the arrays that travel between the parts."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+Memory = dict[str, NDArray[Any]]  # a strategy's or ranker's own part of the state: plain arrays by name
+Metrics = dict[str, Any]  # numbers for the log
+
+
+def part(arrays: Memory, prefix: str) -> Memory:
+    """The arrays whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

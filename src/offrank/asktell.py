@@ -1,0 +1,266 @@
+"""For people who run the episodes themselves: on a robot, in a laboratory, in a simulator of their own.
+
+The pending request of a run is what to do next on the hardware. What is told is written down before it is used, so that
+after a crash, a power cut or a night off, nothing that was run has to be run again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from offrank.agents import Agent
+from offrank.arrays import FloatArray
+from offrank.checkpoint import load_arrays, save_arrays
+from offrank.config import RunConfig, resolve
+from offrank.engines.base import EnvInfo
+from offrank.errors import UsageError
+from offrank.launch import stored_config
+from offrank.noise import Role
+from offrank.normalizer import Whitening
+from offrank.policy import LinearPolicy
+from offrank.rollouts import Episode, Rollouts, Trajectory, check_finite
+from offrank.run import CHECKPOINT, Run
+
+
+@dataclass(frozen=True)
+class EpisodeToRun:
+    """One episode to run: start it, act by `policy.predict`, stop at the horizon or when the task ends it."""
+
+    id: str  # unique in the run
+    policy: LinearPolicy
+    seed: int  # for a simulator's start state; a robot may ignore it
+    horizon: int
+    role: str  # behaviour, plus, minus or evaluation
+    index: int
+    iteration: int
+
+
+class AskTell:
+    """Serves episodes to run and learns from what it is told of them.
+
+    Args:
+        algorithm: OPARS, ARS, ...
+        obs_dim, act_dim: sizes of an observation and of an action.
+        seed: determines the policies that are tried.
+        journal: a folder. What is told is kept there, and a new AskTell with the same arguments goes on from it.
+        horizon: steps an episode at most.
+        total_steps, iterations, threshold: when to stop; none of them: never.
+        eval_every: iterations between evaluations, 0 for none. Evaluation episodes are asked for, and counted.
+        eval_episodes: episodes an evaluation.
+        low, high: bounds that actions are clipped to.
+        discrete: the action is the index of the largest of the act_dim outputs.
+        keep_episodes: keep the journal's record of every episode, not only of those still needed.
+        ranker, hyperparameters: as for the algorithm.
+    """
+
+    def __init__(
+        self,
+        algorithm: type[Agent],
+        obs_dim: int,
+        act_dim: int,
+        *,
+        seed: int = 0,
+        journal: str | Path | None = None,
+        horizon: int = 1000,
+        total_steps: int | None = None,
+        iterations: int | None = None,
+        threshold: float | None = None,
+        eval_every: int = 0,
+        eval_episodes: int = 10,
+        low: ArrayLike | None = None,
+        high: ArrayLike | None = None,
+        discrete: bool = False,
+        keep_episodes: bool = False,
+        ranker: str | None = None,
+        **hyperparameters: Any,
+    ):
+        if obs_dim < 1 or act_dim < 1:
+            raise UsageError(f"obs_dim = {obs_dim}, act_dim = {act_dim}: both must be at least 1")
+        if (low is None) != (high is None):
+            raise UsageError("give both low and high, or neither")
+        bounds = [None if b is None else np.broadcast_to(np.asarray(b, float), act_dim) for b in (low, high)]
+        info = EnvInfo(obs_dim, act_dim, horizon, discrete, bounds[0], bounds[1])
+        recipe = resolve(None, algorithm.algo, ranker, hyperparameters)
+        config = RunConfig(
+            task="ask-tell",
+            algo=recipe.algo,
+            ranker=recipe.ranker.name,
+            hyperparameters=recipe.hyperparameters,
+            sources=recipe.sources,
+            seed=seed,
+            engine="ask-tell",
+            horizon=horizon,
+            eval_every=eval_every,
+            eval_episodes=eval_episodes,
+            env_args={"obs_dim": obs_dim, "act_dim": act_dim},
+            count_evaluation=True,
+            steps=total_steps,
+            iterations=iterations,
+            threshold=threshold,
+        )
+        self._journal = None if journal is None else Path(journal)
+        self._keep = keep_episodes
+        self._told: dict[str, Episode] = {}
+        self._run = Run(config, info, self._journal, checkpoint_seconds=0.0)
+        if self._journal is not None:
+            stored_config(self._journal, "ask-tell", {}, config.identity)
+            if (self._journal / CHECKPOINT).is_file():
+                self._run.restore(self._journal / CHECKPOINT)
+        self._run.start()
+        self._pending = self._list_pending()
+        self._replay()
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has reached its threshold or used up its budget."""
+        return self._run.request is None
+
+    @property
+    def policy(self) -> LinearPolicy:
+        """The unperturbed policy as it is now."""
+        return self._run.policy
+
+    @property
+    def best_policy(self) -> LinearPolicy:
+        """The policy of the best evaluation; the current one while there was none."""
+        return self.policy if self._run.best is None else self._run.best[1]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return self._run.result
+
+    def ask(self) -> list[EpisodeToRun]:
+        """The episodes to run now, in any order, less those already told. More follow when all of them are told."""
+        return [episode for episode in self._pending.values() if episode.id not in self._told]
+
+    def tell(
+        self,
+        episode: EpisodeToRun,
+        rewards: ArrayLike,
+        observations: ArrayLike,
+        terminated: bool = False,
+        truncated: bool = False,
+    ) -> None:
+        """Report an episode that was run.
+
+        Args:
+            episode: as `ask` gave it.
+            rewards: (T,), as paid.
+            observations: (T, n) as acted on, or (T + 1, n) with where the last step led.
+            terminated: the task ended the episode (the robot fell).
+            truncated: it was cut short for another reason (the battery was empty).
+
+        Raises:
+            UsageError: it was not asked for, was told before, or the arrays do not fit.
+            EpisodeError: a reward or an observation is not finite.
+        """
+        self._check_asked(episode)
+        trajectory = self._checked(episode, rewards, observations, terminated, truncated)
+        if self._journal is not None:  # written down first: from here on it is never asked for again
+            arrays = {"observations": trajectory.observations, "rewards": trajectory.rewards}
+            if trajectory.last_observation is not None:
+                arrays["last_observation"] = trajectory.last_observation
+            save_arrays(self._file(episode.id), "episode", arrays, {"id": episode.id, "terminated": terminated})
+        self._take(episode.id, trajectory)
+        self._move_on()
+
+    def close(self) -> None:
+        """Close the journal's files. Everything told is there already."""
+        self._run.close()
+
+    # --- what is pending
+
+    def _list_pending(self) -> dict[str, EpisodeToRun]:
+        request = self._run.request
+        if request is None:
+            return {}
+        iteration, info = self._run.state.iteration, self._run.info
+        pending = {}
+        for i in range(len(request)):
+            role, index = Role(int(request.roles[i])).name.lower(), int(request.index[i])
+            id = f"{iteration:06d}-{role}-{index:04d}"
+            whitening: Whitening = request.whitening
+            policy = LinearPolicy(request.weights(i), whitening, info.discrete, info.low, info.high)
+            pending[id] = EpisodeToRun(id, policy, int(request.seeds[i]), request.horizon, role, index, iteration)
+        return pending
+
+    def _take(self, id: str, trajectory: Trajectory) -> None:
+        assert self._run.request is not None
+        self._told[id] = Episode.of(trajectory, self._run.request.keep)
+
+    def _move_on(self) -> None:
+        """Give the run what it asked for, once all of it is there."""
+        if self._run.request is None or len(self._told) < len(self._pending):
+            return
+        rollouts = Rollouts.of([self._told[id] for id in self._pending])
+        used = list(self._pending)
+        self._run.receive(rollouts)
+        self._told = {}
+        self._pending = self._list_pending()
+        self._forget(used)
+
+    # --- the journal
+
+    def _file(self, id: str) -> Path:
+        assert self._journal is not None
+        return self._journal / "told" / f"{id}.npz"
+
+    def _replay(self) -> None:
+        """Take up what an earlier process was told."""
+        if self._journal is None:
+            return
+        while not self.done:
+            known = [id for id in self._pending if self._file(id).is_file()]
+            for id in known:
+                _, arrays, meta = load_arrays(self._file(id), "episode")
+                last = arrays.get("last_observation")
+                self._take(id, Trajectory(arrays["observations"], arrays["rewards"], meta["terminated"], last))
+            if len(known) < len(self._pending):
+                return
+            self._move_on()
+
+    def _forget(self, used: list[str]) -> None:
+        """Drop the record of episodes once a checkpoint holds what came of them.
+
+        An iteration's episodes stay until the iteration is over: behaviour rollouts are needed again if it is replayed.
+        """
+        if self._journal is None or self._keep:
+            return
+        current = f"{self._run.state.iteration:06d}-"
+        for path in (self._journal / "told").glob("*.npz"):
+            old_evaluation = path.stem.startswith(current) and path.stem in used and "-evaluation-" in path.stem
+            if path.stem < current or old_evaluation:
+                path.unlink(missing_ok=True)
+
+    # --- checks
+
+    def _check_asked(self, episode: EpisodeToRun) -> None:
+        if episode.id not in self._pending:
+            raise UsageError(f"episode {episode.id} is not being asked for: it was told before, or is of another run")
+        if episode.id in self._told:
+            raise UsageError(f"episode {episode.id} was told before")
+        if episode.policy.sha256 != self._pending[episode.id].policy.sha256:
+            raise UsageError(f"episode {episode.id} is of another run: its policy differs")
+
+    def _checked(
+        self, episode: EpisodeToRun, rewards: ArrayLike, observations: ArrayLike, terminated: bool, truncated: bool
+    ) -> Trajectory:
+        r: FloatArray = np.array(rewards, dtype=np.float64)
+        o: FloatArray = np.array(observations, dtype=np.float64)
+        n, T = self._run.info.obs_dim, len(r) if r.ndim == 1 else 0
+        if r.ndim != 1 or not 1 <= T <= episode.horizon:
+            raise UsageError(f"rewards of shape {r.shape}: expected (T,) with 1 <= T <= {episode.horizon}")
+        if o.shape not in ((T, n), (T + 1, n)):
+            raise UsageError(f"observations of shape {o.shape}: expected ({T}, {n}) or ({T + 1}, {n}) for {T} rewards")
+        if episode.horizon > T and not terminated and not truncated:
+            raise UsageError(
+                f"the episode ended after {T} of {episode.horizon} steps: say terminated=True (the task ended it) or "
+                "truncated=True (it was cut short)"
+            )
+        check_finite(o, r, episode.seed)
+        return Trajectory(o[:T], r, bool(terminated), o[T] if len(o) > T else None)

@@ -1,0 +1,91 @@
+"""The candidates of one iteration, and the two questions an algorithm asks of the environment about them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from offrank.arrays import FloatArray, IntArray
+from offrank.noise import Directions, Role, episode_seeds
+from offrank.normalizer import Whitening
+from offrank.rollouts import Request, Rollouts
+
+T = TypeVar("T")
+Asking = Generator[Request, Rollouts, T]  # yields requests for episodes, is sent their outcome, returns a T
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """How training episodes are run and scored, the same for every algorithm."""
+
+    horizon: int
+    reward_shift: float = 0.0  # survival bonus, subtracted at every training step
+    common_starts: bool = False  # both signs of a pair start from the same state
+    count_behaviour_states: bool = False  # behaviour rollouts enter the state statistics too
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Returns of m antithetic pairs, shifted as training sees them."""
+
+    index: IntArray  # (m,) directions, ascending
+    plus: FloatArray  # (m,) return of M + scale * delta
+    minus: FloatArray  # (m,) return of M - scale * delta
+    rollouts: Rollouts  # 2m episodes: plus and minus of a direction side by side
+
+    @property
+    def best(self) -> FloatArray:
+        return np.maximum(self.plus, self.minus)
+
+    def take(self, directions: IntArray) -> Pairs:
+        """The pairs of some of the directions; the rollouts stay those of all."""
+        at = np.searchsorted(self.index, directions)
+        return Pairs(self.index[at], self.plus[at], self.minus[at], self.rollouts)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """N directions around M: candidate k is the pair M +- scale * delta_k. b of them will be used."""
+
+    M: FloatArray  # (p, n)
+    whitening: Whitening
+    directions: Directions
+    scale: float
+    b: int
+    episodes: Episodes
+
+    @property
+    def N(self) -> int:
+        return self.directions.count
+
+    def evaluate(self, chosen: IntArray) -> Asking[Pairs]:
+        """Run both signs of the chosen directions."""
+        index = np.repeat(chosen, 2)
+        roles = np.tile([Role.PLUS, Role.MINUS], len(chosen)).astype(np.int64)
+        starts = Role.PLUS if self.episodes.common_starts else Role.MINUS
+        seeds = np.stack([self._seeds(Role.PLUS, chosen), self._seeds(starts, chosen)], axis=1).ravel()
+        rollouts = yield Request(
+            self.M, self.whitening, seeds, roles, index, self.episodes.horizon, self.scale, self.directions
+        )
+        returns = rollouts.totals - self.episodes.reward_shift * rollouts.lengths
+        return Pairs(chosen, returns[0::2], returns[1::2], rollouts)
+
+    def behave(self, count: int) -> Asking[Rollouts]:
+        """Run the unperturbed policy `count` times, keeping the transitions."""
+        index = np.arange(count)
+        rollouts = yield Request(
+            base=self.M,
+            whitening=self.whitening,
+            seeds=self._seeds(Role.BEHAVIOUR, index),
+            roles=np.full(count, Role.BEHAVIOUR, dtype=np.int64),
+            index=index,
+            horizon=self.episodes.horizon,
+            keep=True,
+        )
+        return rollouts
+
+    def _seeds(self, role: Role, index: IntArray) -> IntArray:
+        return episode_seeds(self.directions.seed, self.directions.iteration, role, index)

@@ -1,0 +1,67 @@
+"""offrank evaluate, offrank plot"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from offrank.cli.options import count, natural
+from offrank.evaluation import evaluate_policy
+from offrank.saved import WHICH, Saved
+
+
+def add_parser(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "evaluate",
+        help="measure a saved policy",
+        description="Run fresh episodes of a saved policy.",
+        epilog="example:\n  offrank evaluate runs/HalfCheetah-v3-op-ars-0 --episodes 100 --json",
+    )
+    parser.add_argument("path", type=Path, metavar="PATH", help="a run folder or a policy file")
+    parser.add_argument("--which", choices=list(WHICH), default="best", help="policy of a run folder (default: best)")
+    parser.add_argument("--episodes", type=count, default=100)
+    parser.add_argument("--seed", type=natural, default=0, help="of the start states")
+    parser.add_argument("--threads", type=natural, default=0)
+    parser.add_argument("--workers", type=natural)
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(run=evaluate)
+
+    parser = verbs.add_parser(
+        "plot",
+        help="draw learning curves",
+        description="Draw the learning curves of runs: a panel a task, a colour an algorithm, a line a seed.",
+        epilog="example:\n  offrank plot runs/HalfCheetah-v3-* --out curves.png",
+    )
+    parser.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run folders, or folders that hold some")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .png, .svg or .pdf")
+    parser.set_defaults(run=plot)
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    saved = Saved.find(args.path, args.which)
+    engine = saved.engine(args.threads, args.workers)
+    try:
+        found = evaluate_policy(saved.policy, engine, args.episodes, args.seed, saved.config.horizon)
+    finally:
+        engine.close()
+    if args.json:
+        head = {"path": str(saved.path), "task": saved.config.task, "policy_sha256": saved.policy.sha256}
+        print(json.dumps(head | found, indent=2))
+        return 0
+    lengths = found["lengths"]
+    print(
+        f"{saved.path}: {saved.config.task}, mean return {found['mean']:.1f} ± {found['std']:.1f} "
+        f"over {args.episodes} episodes of {min(lengths)} to {max(lengths)} steps"
+    )
+    return 0
+
+
+def plot(args: argparse.Namespace) -> int:
+    from offrank.plotting import plot_runs, run_folders
+
+    folders = run_folders(args.paths)
+    plot_runs(folders, args.out)
+    print(f"{args.out}: {len(folders)} run{'s' if len(folders) > 1 else ''}")
+    return 0

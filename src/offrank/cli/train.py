@@ -1,0 +1,195 @@
+"""offrank train"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from offrank.cli.options import Parser, count, literal, natural, seeds, setting, threshold
+from offrank.config import RunConfig, configure, convert, resolve, task_default
+from offrank.engines import ENGINES, Engine, make_engine, native_name, resolve_engine
+from offrank.errors import UsageError
+from offrank.fleet import drive
+from offrank.launch import folder_name, holds_run, open_run, stored_config
+from offrank.progress import make_display
+from offrank.run import Run
+
+DEFAULT_BUDGET = 1_000_000  # steps, for a task without presets when no limit is given
+
+EPILOG = """\
+examples:
+  offrank train HalfCheetah-v3 --seed 0 --steps 3M
+  offrank train Hopper-v3 --algo ars --ranker random --seeds 0-7 --out runs/hopper
+  offrank train Pendulum-v1 --algo op-ars --set n_directions=16 --set bandwidth=0.25 --steps 500k
+  offrank train my_robots:Arm-v0 --env-arg payload=1.5 --workers 4
+  offrank train HalfCheetah-v3 --seed 0 --steps 5M --resume      continue, and further
+
+Stops at the task's threshold, or when the budget is used up. A run folder holds config.json, metrics.jsonl,
+checkpoint.npz, best.offrank, final.offrank, result.json and curve.png.
+"""
+
+
+def add_parser(verbs: Any) -> None:
+    parser: Parser = verbs.add_parser(
+        "train", help="train a policy", description="Train a policy, or several side by side.", epilog=EPILOG
+    )
+    parser.add_argument("task", metavar="TASK", help="one of the six tasks, or any Gymnasium id (module:Name-v0)")
+    what = parser.add_argument_group("what")
+    what.add_argument("--algo", default=None, metavar="NAME", help="ars or op-ars (default), or several: op-ars,ars")
+    what.add_argument("--ranker", metavar="NAME", help="instead of the one the algorithm's name implies")
+    what.add_argument("--set", action="append", type=setting, default=[], metavar="NAME=VALUE", help="a hyperparameter")
+    what.add_argument("--seed", type=natural, help="default 0")
+    what.add_argument("--seeds", type=seeds, metavar="0-7", help="several runs side by side")
+    what.add_argument("--horizon", type=count, help="steps an episode (default: the environment's)")
+    what.add_argument("--env-arg", action="append", type=setting, default=[], metavar="K=V", help="of the environment")
+    what.add_argument("--clip-actions", action=argparse.BooleanOptionalAction, help="to the Box (default: not on ours)")
+    limits = parser.add_argument_group("how far")
+    limits.add_argument("--steps", type=count, help="training steps; the iteration they run out in is finished")
+    limits.add_argument("--iterations", type=count)
+    limits.add_argument("--threshold", type=threshold, metavar="X|none", help="mean return at which to stop")
+    limits.add_argument("--eval-every", type=natural, metavar="K", help="iterations between evaluations (10; 0: none)")
+    limits.add_argument("--eval-episodes", type=count, metavar="K", help="episodes an evaluation (100)")
+    how = parser.add_argument_group("how")
+    how.add_argument("--engine", help=f"one of {', '.join(ENGINES)}")
+    how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: all CPUs)")
+    how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one a CPU)")
+    how.add_argument("--out", type=Path, metavar="DIR", help="run folder, or the folder of several (default: runs/...)")
+    how.add_argument("--resume", action="store_true", help="continue what is in the run folder")
+    how.add_argument("--checkpoint-seconds", type=float, default=30.0, metavar="S", help="at least this often (30)")
+    how.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard")
+    how.add_argument("--json", action="store_true", help="print the results as JSON")
+    how.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(run=train)
+
+
+def train(args: argparse.Namespace) -> int:
+    if args.seed is not None and args.seeds is not None:
+        raise UsageError("give --seed or --seeds, not both")
+    algos = list(dict.fromkeys((args.algo or "op-ars").split(",")))
+    several = args.seeds is not None or len(algos) > 1
+    numbers = args.seeds if args.seeds is not None else [args.seed or 0]
+    task = native_name(args.task) or args.task
+    env_args = {name: literal(value) for name, value in args.env_arg}
+    for algo in algos:  # before the environment is made: a typing error should not cost time
+        resolve(task, algo, args.ranker, dict(args.set))
+    folders = _folders(args, task, algos, numbers, several)
+    if not args.resume:
+        for folder in folders.values():
+            if holds_run(folder):
+                raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
+
+    engine_name = resolve_engine(task, args.engine or "auto")
+    engine = make_engine(
+        task,
+        engine_name,
+        threads=args.threads,
+        workers=args.workers,
+        env_args=env_args,
+        clip_actions=args.clip_actions,
+    )
+    try:
+        runs = [
+            open_run(
+                _config(args, task, algo, seed, engine, engine_name, env_args, folder),
+                engine.info,
+                folder,
+                args.resume,
+                _callbacks(args, folder),
+                args.checkpoint_seconds,
+            )
+            for (algo, seed), folder in folders.items()
+        ]
+        _drive(runs, engine, args)
+    finally:
+        engine.close()
+    _report(runs, args, folders)
+    return 0
+
+
+def _folders(
+    args: argparse.Namespace, task: str, algos: list[str], numbers: list[int], several: bool
+) -> dict[tuple[str, int], Path]:
+    pairs = list(product(algos, numbers))
+    if not several:
+        algo, seed = pairs[0]
+        return {(algo, seed): args.out or Path("runs") / folder_name(task, algo, seed)}
+    root = args.out or Path("runs")
+    return {(algo, seed): root / folder_name(task, algo, seed) for algo, seed in pairs}
+
+
+def _config(
+    args: argparse.Namespace,
+    task: str,
+    algo: str,
+    seed: int,
+    engine: Engine,
+    engine_name: str,
+    env_args: dict[str, Any],
+    folder: Path,
+) -> RunConfig:
+    limits = {name: getattr(args, name) for name in ("steps", "iterations") if getattr(args, name) is not None}
+    if args.threshold is not None:
+        limits["threshold"] = None if args.threshold == "none" else args.threshold
+    settings = {
+        name: getattr(args, name)
+        for name in ("eval_every", "eval_episodes", "clip_actions", "horizon")
+        if getattr(args, name) is not None
+    }
+    recipe = resolve(task, algo, args.ranker, dict(args.set))
+    if args.resume:
+        given = {"algo": algo, "seed": seed, "engine": engine_name} | settings
+        given |= {"ranker": args.ranker} if args.ranker else {}
+        given |= {"env_args": env_args} if env_args else {}
+        given |= {k: convert(k, v, type(recipe.hyperparameters[k])) for k, v in args.set}
+        stored = stored_config(folder, task, limits, given)
+        if stored is not None:
+            return stored
+    limits.setdefault("threshold", task_default(task, "threshold"))
+    if not {"steps", "iterations"} & set(limits):
+        limits["steps"] = task_default(task, "budget") or DEFAULT_BUDGET
+    return configure(task, recipe, engine.info, seed=seed, engine=engine_name, env_args=env_args, **settings, **limits)
+
+
+def _callbacks(args: argparse.Namespace, folder: Path) -> tuple[Any, ...]:
+    if not args.tensorboard:
+        return ()
+    from offrank.tensorboard import TensorBoard
+
+    return (TensorBoard(folder / "tensorboard"),)
+
+
+def _drive(runs: list[Run], engine: Engine, args: argparse.Namespace) -> None:
+    display = make_display(runs, sys.stderr, enabled=not args.quiet)
+    for run in runs:
+        run.callbacks += (display.on_record,)
+    tick: Callable[[], None] = display.tick
+    try:
+        drive(runs, engine, tick)
+    finally:
+        display.close()
+
+
+def _report(runs: list[Run], args: argparse.Namespace, folders: dict[tuple[str, int], Path]) -> None:
+    from offrank.plotting import plot_runs
+
+    for folder in folders.values():
+        plot_runs([folder], folder / "curve.png")
+    results = [run.result | {"folder": str(run.folder)} for run in runs]
+    if args.json:
+        print(json.dumps(results if len(results) > 1 else results[0], indent=2))
+        return
+    for result in results:
+        if result["reached"]:
+            verdict = f"reached {result['threshold']:g} after {result['steps_to_threshold']:,} steps"
+        elif result["threshold"] is not None:
+            verdict = f"did not reach {result['threshold']:g} in {result['steps']:,} steps"
+        else:
+            verdict = f"{result['steps']:,} steps"
+        best = "" if result["best_return"] is None else f", best mean return {result['best_return']:.1f}"
+        head = f"{result['task']} {result['algo']} seed {result['seed']}"
+        print(f"{head}: {verdict}{best}, {result['wall_s']:.0f} s -> {result['folder']}")

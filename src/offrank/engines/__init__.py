@@ -1,0 +1,72 @@
+"""Engines by name, and which one a task gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from offrank.engines.base import Engine, EnvInfo
+from offrank.errors import UsageError, did_you_mean
+from offrank.tasks import TASKS
+
+ENGINES = ("auto", "mujoco", "gymnasium")
+
+
+def native_name(task: str) -> str | None:
+    """The name of our own task that this id means, or None for a third-party environment."""
+    name = task.removeprefix("offrank/")
+    return name if name in TASKS else None
+
+
+def resolve_engine(task: str, engine: str) -> str:
+    """The engine that `engine` means for a task: `auto` is native where that is possible."""
+    if engine not in ENGINES:
+        raise UsageError(f"unknown engine {engine!r}: one of {', '.join(ENGINES)}{did_you_mean(engine, ENGINES)}")
+    native = native_name(task) is not None
+    if engine == "auto":
+        return "mujoco" if native else "gymnasium"
+    if engine == "mujoco" and not native:
+        hint = did_you_mean(task, TASKS)
+        raise UsageError(f"the mujoco engine runs {', '.join(TASKS)}, not {task!r}: use --engine gymnasium{hint}")
+    return engine
+
+
+def make_engine(
+    task: str,
+    engine: str = "auto",
+    *,
+    threads: int = 0,
+    workers: int | None = None,
+    env_args: dict[str, Any] | None = None,
+    clip_actions: bool | None = None,
+) -> Engine:
+    """An engine for a task.
+
+    Args:
+        task: one of our tasks, or a Gymnasium id (`module:Name-v0` imports the module first).
+        engine: auto, mujoco or gymnasium.
+        threads: of the mujoco engine; 0 for all CPUs.
+        workers: processes of the gymnasium engine; None for one a CPU, 0 to stay in this process.
+        env_args: keyword arguments of the environment's constructor.
+        clip_actions: whether actions are clipped to the Box; by default for third-party environments only.
+    """
+    for name, value in (("threads", threads), ("workers", workers)):
+        if value is not None and value < 0:
+            raise UsageError(f"{name} = {value}: must not be negative")
+    native = native_name(task)
+    if resolve_engine(task, engine) == "mujoco":
+        from offrank.engines.mujoco import MujocoEngine
+
+        assert native is not None
+        if env_args:
+            raise UsageError(f"{native} takes no environment arguments (given: {', '.join(env_args)})")
+        if clip_actions:
+            raise UsageError(f"{native} takes raw actions on the mujoco engine: clip_actions needs engine gymnasium")
+        return MujocoEngine(TASKS[native], threads)
+    from offrank.engines.environment import registered
+    from offrank.engines.gymnasium import GymnasiumEngine
+
+    clip = native is None if clip_actions is None else clip_actions
+    return GymnasiumEngine(registered(native or task, env_args or {}), workers, clip)
+
+
+__all__ = ["ENGINES", "Engine", "EnvInfo", "make_engine", "native_name", "resolve_engine"]

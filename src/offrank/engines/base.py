@@ -1,0 +1,93 @@
+"""An engine runs episodes. It knows policies, environments and seeds, and nothing of algorithms."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from offrank.arrays import FloatArray
+from offrank.rollouts import Episode, Request, Rollouts
+
+
+@dataclass(frozen=True)
+class EnvInfo:
+    """What an algorithm must know of the environment."""
+
+    obs_dim: int
+    act_dim: int
+    horizon: int  # the environment's own
+    discrete: bool = False  # the action is the index of the largest output
+    low: FloatArray | None = None  # (p,) bounds that actions are clipped to, if they are
+    high: FloatArray | None = None
+
+
+class Engine(ABC):
+    """Runs requests side by side. Which episodes share a moment never changes their outcome."""
+
+    name: str
+    info: EnvInfo
+
+    def __init__(self) -> None:
+        self._tickets = 0
+        self._open: dict[int, tuple[Request, list[Episode | None], int]] = {}  # ticket: request, outcomes, missing
+        self._done: list[tuple[int, Rollouts]] = []
+
+    def submit(self, request: Request) -> int:
+        """Queue the episodes of a request; returns a ticket. Returns at once."""
+        ticket = self._tickets
+        self._tickets += 1
+        self._open[ticket] = (request, [None] * len(request), len(request))
+        self._enqueue(ticket, request)
+        return ticket
+
+    def completed(self, timeout: float | None = None) -> list[tuple[int, Rollouts]]:
+        """Requests finished since the last call, with their tickets.
+
+        Blocks until there is at least one, or for about `timeout` seconds, and then returns what there is.
+
+        Raises:
+            EpisodeError: an episode went wrong in a way that would again.
+            EngineError: the engine cannot go on.
+        """
+        if not self._done and self._open:
+            self._work(timeout)
+        done, self._done = self._done, []
+        return done
+
+    def run(self, request: Request) -> Rollouts:
+        """Submit a request and wait for it. Only for an engine with nothing else under way."""
+        self.submit(request)
+        while not (done := self.completed()):
+            pass
+        return done[0][1]
+
+    def cancel(self) -> None:
+        """Drop everything that was submitted and not yet returned."""
+        self._open.clear()
+        self._done.clear()
+        self._abandon()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back threads, processes and memory."""
+
+    def _finish(self, ticket: int, index: int, episode: Episode) -> None:
+        """Note the outcome of one episode; completes its request when it was the last."""
+        request, outcomes, missing = self._open[ticket]
+        outcomes[index] = episode
+        self._open[ticket] = (request, outcomes, missing - 1)
+        if missing == 1:
+            del self._open[ticket]
+            self._done.append((ticket, Rollouts.of([e for e in outcomes if e is not None])))
+
+    @abstractmethod
+    def _enqueue(self, ticket: int, request: Request) -> None:
+        """Make a request's episodes ready to run."""
+
+    @abstractmethod
+    def _work(self, timeout: float | None) -> None:
+        """Run episodes until a request is complete or the time is over."""
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Forget all queued and running episodes."""

@@ -1,0 +1,90 @@
+"""Driving runs: one engine serves whatever the runs ask for at the moment, side by side.
+
+A single run is a fleet of one. Nobody waits for another's phase: as soon as a run's request is complete, its next one
+joins what the engine is doing.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from offrank.engines.base import Engine
+from offrank.errors import OffrankError
+from offrank.run import Run
+
+POLL = 0.1  # seconds between looks at the clock, the signals and the progress display
+
+
+class Interrupted(Exception):
+    """A signal asked to stop; every run was saved."""
+
+    def __init__(self, signum: int):
+        super().__init__(f"interrupted by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
+class Signals:
+    """Remembers the signal that asked us to stop, so that it is honoured between two control steps."""
+
+    def __init__(self) -> None:
+        self.caught: int | None = None
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if self.caught is not None:  # asked twice: at once
+            raise KeyboardInterrupt
+        self.caught = signum
+
+
+@contextmanager
+def catching_signals() -> Iterator[Signals]:
+    """Catch Ctrl-C and SIGTERM while inside, where that is possible (only the main thread may)."""
+    signals = Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    before = {number: signal.signal(number, signals) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def drive(runs: Iterable[Run], engine: Engine, tick: Callable[[], None] | None = None) -> None:
+    """Drive runs to their end.
+
+    Args:
+        runs: not yet started.
+        engine: with nothing under way.
+        tick: called several times a second.
+
+    Raises:
+        Interrupted: by a signal; the runs under way were saved, and go on from there to the same bits.
+        OffrankError: an episode or the engine failed; the runs under way were saved as they stood before it.
+    """
+    waiting: dict[int, Run] = {}
+    with catching_signals() as signals:
+        try:
+            for run in runs:
+                run.start()
+                if run.request is not None:
+                    waiting[engine.submit(run.request)] = run
+            while waiting:
+                for ticket, rollouts in engine.completed(POLL):
+                    run = waiting.pop(ticket)
+                    run.receive(rollouts)
+                    if run.request is not None:
+                        waiting[engine.submit(run.request)] = run
+                if tick is not None:
+                    tick()
+                if signals.caught is not None:
+                    raise Interrupted(signals.caught)
+        except (Interrupted, OffrankError, KeyboardInterrupt):
+            engine.cancel()
+            for run in waiting.values():
+                run.pause()
+            raise

@@ -1,0 +1,82 @@
+"""Every random number of a run, as a function of what it is for.
+
+A counter-based generator (Philox) turns (seed, purpose, iteration, index) into numbers without any state to carry:
+a direction is rebuilt wherever it is needed from a few integers, so none ever crosses a wire or enters a checkpoint,
+and no result depends on who drew what first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+import numpy as np
+from numpy.random import Generator, Philox
+
+from offrank.arrays import FloatArray, IntArray
+
+BLOCK = 32  # directions drawn from one generator: opening a generator costs as much as about a thousand numbers
+
+
+class Purpose(IntEnum):
+    """What a stream of random numbers is for. Part of every key, so that no two streams coincide."""
+
+    DIRECTIONS = 1
+    EPISODE_SEEDS = 2
+    START_STATE = 3
+
+
+class Role(IntEnum):
+    """What an episode is for."""
+
+    BEHAVIOUR = 0
+    PLUS = 1
+    MINUS = 2
+    EVALUATION = 3
+
+
+def philox(seed: int, purpose: Purpose, a: int = 0, b: int = 0) -> Philox:
+    """The bit generator of one purpose. Streams that differ in any argument never overlap."""
+    return Philox(
+        key=np.array([seed, purpose], dtype=np.uint64),
+        counter=np.array([0, a, b, 0], dtype=np.uint64),
+    )
+
+
+def episode_seeds(seed: int, iteration: int, role: Role, index: IntArray) -> IntArray:
+    """Seeds of the episodes `index` (E,) of one role in one iteration: integers in [0, 2^31), which every
+    environment's `reset(seed=...)` accepts."""
+    if len(index) == 0:
+        return np.zeros(0, dtype=np.int64)
+    raw = philox(seed, Purpose.EPISODE_SEEDS, int(role), iteration).random_raw(int(index.max()) + 1)
+    return (np.asarray(raw)[index] >> np.uint64(33)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The directions delta_0 ... delta_{count-1} of one iteration, each (p, n) with i.i.d. standard normal entries.
+
+    Direction k depends on (seed, iteration, k) alone: the first b of N directions are those of a run that samples b.
+    """
+
+    seed: int
+    iteration: int
+    count: int
+    shape: tuple[int, int]
+
+    def take(self, index: IntArray) -> FloatArray:
+        """Directions `index` (m,), as an (m, p, n) array."""
+        out = np.empty((len(index), *self.shape))
+        for block in np.unique(index // BLOCK):
+            here = index // BLOCK == block
+            out[here] = self._block(int(block))[index[here] % BLOCK]
+        return out
+
+    def _block(self, block: int) -> FloatArray:
+        return _draw(self.seed, self.iteration, block, min(BLOCK, self.count - block * BLOCK), self.shape)
+
+
+@lru_cache(maxsize=4)  # an engine takes the directions of a request in index order: the block at hand serves 2 x 32
+def _draw(seed: int, iteration: int, block: int, rows: int, shape: tuple[int, int]) -> FloatArray:
+    return Generator(philox(seed, Purpose.DIRECTIONS, block, iteration)).standard_normal((rows, *shape))

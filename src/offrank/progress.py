@@ -1,0 +1,140 @@
+"""What a training command shows: a live line a run on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from offrank.arrays import Metrics
+from offrank.run import Run
+
+QUIET_SECONDS = 30.0  # the longest time between two plain lines
+
+
+class Display(Protocol):
+    """Is told every record and gets a tick several times a second."""
+
+    def on_record(self, run: Run, record: Metrics) -> None: ...
+    def tick(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def make_display(runs: Sequence[Run], stream: TextIO, enabled: bool = True) -> Display:
+    if not enabled:
+        return NoDisplay()
+    return LiveDisplay(runs, stream) if stream.isatty() else PlainDisplay(runs, stream)
+
+
+class Pace:
+    """Steps a second and time left of one run, since this sitting began."""
+
+    def __init__(self, run: Run):
+        self.run, self._steps, self._begin = run, run.state.steps, time.perf_counter()
+
+    @property
+    def rate(self) -> float:
+        return (self.run.state.steps - self._steps) / max(time.perf_counter() - self._begin, 1e-9)
+
+    @property
+    def fraction(self) -> float:
+        """The part of the budget that is used, 0 to 1; 0 without a budget."""
+        config, state = self.run.config, self.run.state
+        parts = [state.steps / config.steps] if config.steps else []
+        parts += [state.iteration / config.iterations] if config.iterations else []
+        return min(max(parts, default=0.0), 1.0)
+
+    @property
+    def left(self) -> str:
+        """Time to the end of the budget; a threshold may end the run sooner."""
+        config, state = self.run.config, self.run.state
+        done = state.steps - self._steps
+        if done == 0 or self.fraction == 0:
+            return "-:--"
+        total = state.steps / self.fraction if not config.steps else config.steps
+        return _clock((total - state.steps) / max(self.rate, 1e-9))
+
+
+def _clock(seconds: float) -> str:
+    minutes, s = divmod(int(max(seconds, 0)), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"
+
+
+def _name(run: Run) -> str:
+    return f"{run.config.task} {run.config.algo} seed {run.config.seed}"
+
+
+def _returns(run: Run) -> str:
+    if not run.evaluations:
+        return "not evaluated yet"
+    best = "" if run.best is None else f", best {run.best[0].mean:.1f}"
+    return f"return {run.evaluations[-1].mean:.1f}{best}"
+
+
+class NoDisplay:
+    def on_record(self, run: Run, record: Metrics) -> None: ...
+    def tick(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class PlainDisplay:
+    """A line an evaluation, and one now and then when evaluations are far between."""
+
+    def __init__(self, runs: Sequence[Run], stream: TextIO):
+        self._stream = stream
+        self._paces = {id(run): Pace(run) for run in runs}
+        self._last = time.perf_counter()
+
+    def on_record(self, run: Run, record: Metrics) -> None:
+        now = time.perf_counter()
+        if record["kind"] != "evaluation" and now - self._last < QUIET_SECONDS:
+            return
+        self._last = now
+        pace = self._paces[id(run)]
+        what = "evaluated" if record["kind"] == "evaluation" else "training"
+        budget = f" of {run.config.steps:,}" if run.config.steps else ""
+        self._stream.write(
+            f"{_name(run)}: iteration {record['iteration']}, {record['steps']:,}{budget} steps, {what} "
+            f"{record['return_mean']:.1f} ± {record['return_std']:.1f}, {pace.rate:,.0f} steps/s, {pace.left} left\n"
+        )
+        self._stream.flush()
+
+    def tick(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class LiveDisplay:
+    """A bar a run."""
+
+    def __init__(self, runs: Sequence[Run], stream: TextIO):
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.percentage:>3.0f}% {task.fields[line]}"),
+            console=Console(file=stream),
+            refresh_per_second=5,
+        )
+        self._tasks: list[tuple[Pace, TaskID]] = [
+            (Pace(run), self._progress.add_task(_name(run), total=1.0, line="")) for run in runs
+        ]
+        self._progress.start()
+
+    def on_record(self, run: Run, record: Metrics) -> None: ...
+
+    def tick(self) -> None:
+        for pace, task in self._tasks:
+            run = pace.run
+            if run.stop_reason is None:
+                line = f"{run.state.steps:,} steps, {_returns(run)}, {pace.rate:,.0f} steps/s, {pace.left} left"
+                self._progress.update(task, completed=pace.fraction, line=line)
+            else:
+                line = f"{run.state.steps:,} steps, {_returns(run)}, ended: {run.stop_reason}"
+                self._progress.update(task, completed=1.0, line=line)
+
+    def close(self) -> None:
+        self.tick()
+        self._progress.stop()

@@ -1,0 +1,24 @@
+"""Rankers by name. A new one is one small file, a line here, and works with every strategy."""
+
+from offrank.rankers.base import Ranker, Ranking
+from offrank.rankers.controls import LargestChange, Random, SmallestChange
+from offrank.rankers.interleaved import Adaptive, Interleaved
+from offrank.rankers.kernel import Kernel
+from offrank.rankers.on_policy import OnPolicy
+
+RANKERS: dict[str, type[Ranker]] = {
+    ranker.name: ranker for ranker in (OnPolicy, Kernel, Interleaved, Adaptive, Random, SmallestChange, LargestChange)
+}
+
+__all__ = [
+    "RANKERS",
+    "Adaptive",
+    "Interleaved",
+    "Kernel",
+    "LargestChange",
+    "OnPolicy",
+    "Random",
+    "Ranker",
+    "Ranking",
+    "SmallestChange",
+]

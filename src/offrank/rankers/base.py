@@ -1,0 +1,48 @@
+"""A ranker answers one question: which b of the N candidates deserve real episodes?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from offrank.arrays import FloatArray, IntArray, Memory, Metrics
+from offrank.candidates import Asking, Candidates, Pairs
+from offrank.rollouts import Rollouts
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The choice, and whatever was learned on the way to it."""
+
+    chosen: IntArray  # (b,) directions, ascending
+    scores: FloatArray | None = None  # (N,), larger is better
+    pairs: Pairs | None = None  # outcomes of all N pairs, where ranking needed them
+    behaviour: Rollouts | None = None  # rollouts of the unperturbed policy, where ranking needed them
+    metrics: Metrics = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """Base of all rankers. A subclass's fields are its hyperparameters; its memory is part of the run's state."""
+
+    name: ClassVar[str]
+    needs_continuous_actions: ClassVar[bool] = False
+
+    def start(self) -> Memory:
+        """What the ranker remembers before the first iteration."""
+        return {}
+
+    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
+        """Choose. May ask for episodes; every step of them counts."""
+        raise NotImplementedError
+
+    def learn(self, memory: Memory, ranking: Ranking, pairs: Pairs) -> Memory:
+        """The memory after the outcomes of the chosen pairs are known."""
+        return memory
+
+
+def top(scores: FloatArray, b: int) -> IntArray:
+    """The b directions of largest score, ascending; equal scores go to the lowest index."""
+    return np.sort(np.argsort(-scores, kind="stable")[:b])

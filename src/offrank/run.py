@@ -1,0 +1,340 @@
+"""One run: iterations, evaluations, when to save and when to stop.
+
+A run is driven from outside. `request` is what it wants run next; `receive` takes the outcome and moves on. Whoever
+drives it may be an engine, a fleet, or a person with a robot. Between any two calls the run can be saved, and a run
+loaded from that file asks for the same again.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrank.arrays import Memory, Metrics, part
+from offrank.candidates import Asking, Episodes
+from offrank.checkpoint import load_arrays, save_arrays, write_json
+from offrank.config import RunConfig
+from offrank.engines.base import EnvInfo
+from offrank.errors import UsageError
+from offrank.metrics import MetricsFile
+from offrank.noise import Role, episode_seeds
+from offrank.policy import LinearPolicy
+from offrank.rollouts import Request, Rollouts
+from offrank.state import State
+
+Callback = Callable[["Run", Metrics], bool | None]  # is told every record of the log; False stops the run
+
+CHECKPOINT = "checkpoint.npz"
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+RESULT = "result.json"
+BEST = "best.offrank"
+FINAL = "final.offrank"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The mean return of the policy after so many iterations and training steps."""
+
+    iteration: int
+    steps: int
+    mean: float
+    std: float
+
+
+class Run:
+    """A run of one algorithm on one task with one seed.
+
+    Args:
+        config: what to run.
+        info: the environment's spaces.
+        folder: where files go; None keeps everything in memory.
+        callbacks: each is called with (run, record) for every line of the log.
+        checkpoint_seconds: the longest time between checkpoints, apart from evaluations and the end.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        info: EnvInfo,
+        folder: Path | None = None,
+        callbacks: tuple[Callback, ...] = (),
+        checkpoint_seconds: float = 30.0,
+    ):
+        recipe = config.recipe
+        recipe.check(info)
+        self.config, self.info, self.folder, self.callbacks = config, info, folder, callbacks
+        self.strategy, self.ranker = recipe.strategy, recipe.ranker
+        self.episodes = Episodes(horizon=config.horizon, **recipe.episodes)
+        self.state = self.strategy.start(info.act_dim, info.obs_dim, config.seed, self.ranker)
+        self.evaluations: list[Evaluation] = []
+        self.best: tuple[Evaluation, LinearPolicy] | None = None
+        self.evaluation_steps = 0
+        self.stop_reason: str | None = None
+        self.request: Request | None = None
+        self.checkpoint_seconds = checkpoint_seconds
+        self._metrics: MetricsFile | None = None
+        self._metrics_size = 0  # as the last checkpoint noted it
+        self._asked_to_stop = False
+        self._wall_before, self._clock = 0.0, time.perf_counter()
+        self._last_checkpoint = self._clock
+        self._course: Generator[Request, Rollouts, None] | None = None
+
+    # --- driving
+
+    def start(self) -> None:
+        """Begin, or go on from where the loaded checkpoint stands."""
+        self._clock = self._last_checkpoint = time.perf_counter()
+        self.stop_reason, self._asked_to_stop = None, False
+        if self.folder is not None and self._metrics is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / CONFIG, self.config.to_json())
+            self._metrics = MetricsFile(self.folder / METRICS, self._metrics_size)
+        self._course = self._go()
+        self._advance(None)
+
+    def receive(self, rollouts: Rollouts) -> None:
+        """Take the outcome of `request`, and move on to the next."""
+        self._advance(rollouts)
+
+    def stop(self) -> None:
+        """Ask the run to stop after this iteration."""
+        self._asked_to_stop = True
+
+    def pause(self) -> None:
+        """Drop the iteration under way and save: it will be replayed."""
+        self.request, self._course = None, None
+        self.checkpoint()
+        self.close()
+
+    def close(self) -> None:
+        self._wall_before, self._clock = self.wall_s, time.perf_counter()
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+
+    def _advance(self, rollouts: Rollouts | None) -> None:
+        assert self._course is not None
+        try:
+            self.request = next(self._course) if rollouts is None else self._course.send(rollouts)
+        except StopIteration:
+            self.request = None
+
+    # --- the course of a run
+
+    def _go(self) -> Generator[Request, Rollouts, None]:
+        while True:
+            if self._evaluation_due():
+                yield from self._evaluate()
+                self.checkpoint()
+            self.stop_reason = self._reason_to_stop()
+            if self.stop_reason is not None:
+                break
+            yield from self._iterate()
+            if time.perf_counter() - self._last_checkpoint >= self.checkpoint_seconds:
+                self.checkpoint()
+        self.checkpoint()
+        final = None
+        if self.config.eval_every and not self._evaluated() and not self._asked_to_stop:
+            final = yield from self._measure(final=True)
+        self._conclude(final)
+
+    def _iterate(self) -> Asking[None]:
+        """One iteration of the strategy. Every training step of a run is counted here, and nowhere else."""
+        iteration = self.strategy.iteration(self.state, self.ranker, self.episodes)
+        steps = episodes = 0
+        rollouts: Rollouts | None = None
+        while True:
+            try:
+                request = next(iteration) if rollouts is None else iteration.send(rollouts)
+            except StopIteration as done:
+                state, metrics = done.value
+                break
+            rollouts = yield request
+            steps, episodes = steps + rollouts.steps, episodes + len(request)
+        self.state = state.counted(steps, episodes)
+        self._log("iteration", metrics)
+
+    def _evaluated(self) -> bool:
+        return bool(self.evaluations) and self.evaluations[-1].iteration == self.state.iteration
+
+    def _evaluation_due(self) -> bool:
+        every, done = self.config.eval_every, self.state.iteration
+        return every > 0 and done > 0 and done % every == 0 and not self._evaluated()
+
+    def _evaluate(self) -> Asking[None]:
+        evaluation = yield from self._measure(final=False)
+        self.evaluations.append(evaluation)
+        if self.best is None or evaluation.mean > self.best[0].mean:
+            self.best = (evaluation, self.policy)
+
+    def _measure(self, final: bool) -> Asking[Evaluation]:
+        """Fresh episodes of the policy as it is; nothing is learned from them."""
+        count = self.config.eval_episodes
+        index = np.arange(count)
+        rollouts = yield Request(
+            base=self.state.M,
+            whitening=self.policy.whitening,
+            seeds=episode_seeds(self.state.seed, self.state.iteration, Role.EVALUATION, index),
+            roles=np.full(count, Role.EVALUATION, dtype=np.int64),
+            index=index,
+            horizon=self.config.horizon,
+        )
+        self.evaluation_steps += rollouts.steps
+        if self.config.count_evaluation:
+            self.state = self.state.counted(rollouts.steps, count)
+        mean, std = float(rollouts.totals.mean()), float(rollouts.totals.std())
+        length = float(rollouts.lengths.mean())
+        record: Metrics = {"return_mean": mean, "return_std": std, "length_mean": length, "eval_episodes": count}
+        self._log("evaluation", record | ({"final": True} if final else {}))
+        return Evaluation(self.state.iteration, self.state.steps, mean, std)
+
+    def _reason_to_stop(self) -> str | None:
+        config, state = self.config, self.state
+        if self.reached is not None:
+            return "threshold"
+        if config.steps is not None and state.steps >= config.steps:
+            return "steps"
+        if config.iterations is not None and state.iteration >= config.iterations:
+            return "iterations"
+        return "stopped" if self._asked_to_stop else None
+
+    # --- what came of it
+
+    @property
+    def policy(self) -> LinearPolicy:
+        """The policy as it is now."""
+        info = self.info
+        return LinearPolicy(self.state.M, self.strategy.whitening(self.state), info.discrete, info.low, info.high)
+
+    @property
+    def reached(self) -> Evaluation | None:
+        """The first evaluation at or over the threshold. A final, extra evaluation never counts."""
+        threshold = self.config.threshold
+        if threshold is None:
+            return None
+        return next((e for e in self.evaluations if e.mean >= threshold), None)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds spent, earlier sittings included."""
+        return self._wall_before + time.perf_counter() - self._clock
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The outcome as numbers."""
+        reached, config = self.reached, self.config
+        return {
+            "task": config.task,
+            "algo": config.algo,
+            "ranker": config.ranker,
+            "seed": config.seed,
+            "threshold": config.threshold,
+            "reached": reached is not None,
+            "steps_to_threshold": None if reached is None else reached.steps,
+            "budget": config.steps,
+            "steps": self.state.steps,
+            "episodes": self.state.episodes,
+            "iterations": self.state.iteration,
+            "evaluation_steps": self.evaluation_steps,
+            "best_return": None if self.best is None else self.best[0].mean,
+            "stop_reason": self.stop_reason,
+            "wall_s": self.wall_s,
+            "policy_sha256": self.policy.sha256,
+            "versions": versions(),
+        }
+
+    def _conclude(self, final: Evaluation | None) -> None:
+        if self.folder is None:
+            return
+        best = self.best
+        if final is not None and (best is None or final.mean > best[0].mean):
+            best = (final, self.policy)
+        evaluation, policy = best or (None, self.policy)
+        policy.save(self.folder / BEST, self._policy_meta(evaluation))
+        last = final or (self.evaluations[-1] if self._evaluated() else None)
+        self.policy.save(self.folder / FINAL, self._policy_meta(last))
+        write_json(self.folder / RESULT, self.result | {"final_return": None if last is None else last.mean})
+        self.close()
+
+    def _policy_meta(self, evaluation: Evaluation | None) -> dict[str, Any]:
+        return {"config": self.config.to_json(), "evaluation": None if evaluation is None else vars(evaluation)}
+
+    def _log(self, kind: str, metrics: Metrics) -> None:
+        state = self.state
+        record: Metrics = {"kind": kind, "iteration": state.iteration, "steps": state.steps, "episodes": state.episodes}
+        record |= metrics | {"wall_s": round(self.wall_s, 3)}
+        if self._metrics is not None:
+            self._metrics.write(record)
+        for callback in self.callbacks:
+            if callback(self, record) is False:
+                self.stop()
+
+    # --- saving
+
+    def checkpoint(self) -> None:
+        """Write all of the run to its folder, if it has one."""
+        self._last_checkpoint = time.perf_counter()
+        if self.folder is None:
+            return
+        if self._metrics is not None:
+            self._metrics.sync()
+            self._metrics_size = self._metrics.size
+        self.save(self.folder / CHECKPOINT)
+        if self.best is not None and self._evaluated():
+            evaluation, policy = self.best
+            if evaluation is self.evaluations[-1]:
+                policy.save(self.folder / BEST, self._policy_meta(evaluation))
+
+    def save(self, path: Path) -> None:
+        """Write all of the run to one file."""
+        arrays: Memory = {f"state.{k}": v for k, v in self.state.arrays().items()}
+        table = [(e.iteration, e.steps, e.mean, e.std) for e in self.evaluations]
+        arrays["evaluations"] = np.array(table, dtype=np.float64).reshape(-1, 4)
+        arrays |= self.policy.arrays()
+        best_at = -1
+        if self.best is not None:
+            best_at = self.evaluations.index(self.best[0])
+            arrays |= {f"best.{k}": v for k, v in self.best[1].arrays().items()}
+        meta = {
+            "config": self.config.to_json(),
+            "best_at": best_at,
+            "wall_s": self.wall_s,
+            "evaluation_steps": self.evaluation_steps,
+            "metrics_size": self._metrics_size,
+            "versions": versions(),
+        }
+        save_arrays(path, "run", arrays, meta)
+
+    def restore(self, path: Path) -> None:
+        """Take up the state that `save` wrote; the metrics are cut back to it when the run starts.
+
+        Raises:
+            UsageError: the file is of another run.
+        """
+        _, arrays, meta = load_arrays(path, "run")
+        theirs, ours = RunConfig.from_json(meta["config"]).identity, self.config.identity
+        for name, mine in ours.items():
+            if theirs[name] != mine:
+                raise UsageError(f"{path} is of another run: its {name} is {theirs[name]!r}, not {mine!r}")
+        self.state = State.from_arrays(part(arrays, "state."))
+        self.evaluations = [Evaluation(int(i), int(s), float(m), float(d)) for i, s, m, d in arrays["evaluations"]]
+        if meta["best_at"] >= 0:
+            best = LinearPolicy.from_arrays(part(arrays, "best."))
+            self.best = (self.evaluations[meta["best_at"]], best)
+        self.evaluation_steps = meta["evaluation_steps"]
+        self._wall_before, self._clock = meta["wall_s"], time.perf_counter()
+        self._metrics_size = meta["metrics_size"]
+
+
+def versions() -> dict[str, str]:
+    """What a run's bits may depend on."""
+    packages = {name: version(name) for name in ("offrank", "numpy", "mujoco", "gymnasium")}
+    return {"python": platform.python_version(), "platform": platform.platform(), **packages}

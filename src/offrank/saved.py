@@ -1,0 +1,58 @@
+"""What a saved file or a run folder holds: a policy, and the run it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offrank.checkpoint import load_arrays
+from offrank.config import RunConfig
+from offrank.engines import Engine, make_engine
+from offrank.errors import UsageError
+from offrank.policy import LinearPolicy
+from offrank.run import BEST, CHECKPOINT, FINAL
+
+WHICH = {"best": BEST, "final": FINAL}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A policy with its configuration; `complete` if the file also holds the run's whole state."""
+
+    path: Path
+    policy: LinearPolicy
+    config: RunConfig
+    meta: dict[str, Any]
+    complete: bool
+
+    @staticmethod
+    def read(path: Path) -> Saved:
+        """A policy file or a checkpoint."""
+        kind, arrays, meta = load_arrays(path, "policy", "run")
+        config = RunConfig.from_json(meta["config"])
+        return Saved(path, LinearPolicy.from_arrays(arrays), config, meta, kind == "run")
+
+    @staticmethod
+    def find(path: Path, which: str = "best") -> Saved:
+        """A file, or the best or final policy of a run folder; its checkpoint while the run has not ended."""
+        if not path.is_dir():
+            if not path.exists():
+                raise UsageError(f"there is no {path}")
+            return Saved.read(path)
+        for name in (WHICH[which], CHECKPOINT):
+            if (path / name).is_file():
+                return Saved.read(path / name)
+        raise UsageError(f"{path} is not a run folder: it has neither {WHICH[which]} nor {CHECKPOINT}")
+
+    def engine(self, threads: int = 0, workers: int | None = None) -> Engine:
+        """An engine for the environment the policy was trained on."""
+        config = self.config
+        return make_engine(
+            config.task,
+            config.engine,
+            threads=threads,
+            workers=workers,
+            env_args=config.env_args,
+            clip_actions=config.clip_actions,
+        )

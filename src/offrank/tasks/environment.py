@@ -1,0 +1,147 @@
+"""The tasks as Gymnasium environments: `gym.make("offrank/HalfCheetah-v3")`, for any other library to train on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from offrank.arrays import FloatArray
+from offrank.errors import EpisodeError, UsageError
+from offrank.tasks.locomotion import TASKS, Fields
+from offrank.tasks.models import DIVERGED, quiet_mujoco
+
+
+class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
+    """One of the six tasks. `reset(seed=s)` starts where every engine starts the episode with seed s.
+
+    Without a seed, episodes go on from the last one's generator, as Gymnasium has it.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012 (Gymnasium's own way)
+    _fields: ClassVar[tuple[str, ...]] = ("qpos", "qvel")
+
+    def __init__(self, task: str, render_mode: str | None = None, width: int = 480, height: int = 480):
+        self.task = TASKS[task]
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise UsageError(f"render_mode {render_mode!r}: one of {', '.join(self.metadata['render_modes'])}")
+        self.model = self.task.model
+        self.data = mujoco.MjData(self.model)
+        self.metadata = {**self.metadata, "render_fps": round(1 / self.task.dt)}
+        self.render_mode, self._size = render_mode, (width, height)
+        self._viewer: Any = None
+        self._renderer: Any = None
+        self._seed, self._step = 0, 0
+        bound = np.full(self.task.obs_dim, np.inf)
+        self.observation_space = gym.spaces.Box(-bound, bound, dtype=np.float64)
+        low, high = self.model.actuator_ctrlrange.T.astype(np.float32)
+        self.action_space = gym.spaces.Box(low, high, dtype=np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[FloatArray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        self._step = 0
+        qpos, qvel = self.task.start(self._seed)
+        self.set_state(qpos, qvel)
+        if self.render_mode == "human":
+            self.render()
+        return self._observation(), {}
+
+    def set_state(self, qpos: FloatArray, qvel: FloatArray) -> None:
+        """Put the simulation into a state, with nothing else left over from before."""
+        mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[:], self.data.qvel[:] = qpos, qvel
+        mujoco.mj_forward(self.model, self.data)
+
+    def step(self, action: NDArray[Any]) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
+        actions = np.asarray(action, dtype=np.float64).reshape(1, -1)
+        if actions.shape[1] != self.task.act_dim:
+            raise UsageError(f"{self.task.name} takes {self.task.act_dim} actions, not {actions.shape[1]}")
+        before = self.task.position(self.model, self._state())
+        self.data.ctrl[:] = actions[0]
+        with quiet_mujoco():
+            mujoco.mj_step(self.model, self.data, nstep=self.task.frame_skip)
+        if any(self.data.warning[w].number for w in range(DIVERGED.start, DIVERGED.stop)):
+            raise EpisodeError("the simulation diverged", self._seed, self._step)
+        self._step += 1
+        state = self._state()
+        after = self.task.position(self.model, state)
+        reward = float(self.task.reward(before, after, actions)[0])
+        terminated = self.task.healthy is not None and not bool(self.task.healthy(state)[0])
+        if self.render_mode == "human":
+            self.render()
+        info = {"x_position": float(after[0]), "x_velocity": float(after[0] - before[0]) / self.task.dt}
+        return self._observation(), reward, terminated, False, info
+
+    def render(self) -> Any:
+        if self.render_mode is None:
+            raise UsageError("to render, make the environment with render_mode='human' or 'rgb_array'")
+        if self.render_mode == "human":
+            if self._viewer is None:
+                from mujoco import viewer
+
+                self._viewer = viewer.launch_passive(self.model, self.data)
+                self._aim(self._viewer.cam)
+            self._viewer.sync()
+            return None
+        if self._renderer is None:
+            self._renderer, self._camera = self._open_renderer()
+        self._renderer.update_scene(self.data, self._camera)
+        return self._renderer.render()
+
+    def close(self) -> None:
+        for window in (self._viewer, self._renderer):
+            if window is not None:
+                window.close()
+        self._viewer = self._renderer = None
+
+    def _open_renderer(self) -> tuple[Any, Any]:
+        choose_gl()
+        width, height = self._size
+        buffer = self.model.vis.global_
+        buffer.offwidth, buffer.offheight = max(buffer.offwidth, width), max(buffer.offheight, height)
+        renderer = mujoco.Renderer(self.model, height, width)
+        camera = mujoco.MjvCamera()
+        mujoco.mjv_defaultFreeCamera(self.model, camera)
+        self._aim(camera)
+        return renderer, camera
+
+    def _aim(self, camera: Any) -> None:
+        if "trackbodyid" in self.task.camera:
+            camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
+        for name, value in self.task.camera.items():
+            setattr(camera, name, value)
+
+    def _state(self) -> Fields:
+        return {name: getattr(self.data, name)[None] for name in (*self._fields, *self.task.derived)}
+
+    def _observation(self) -> FloatArray:
+        observation: FloatArray = self.task.observe(self._state())[0]
+        return observation
+
+
+def choose_gl() -> None:
+    """On Linux without a display, let MuJoCo render by EGL unless the user chose otherwise."""
+    if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+def register() -> None:
+    """Make the tasks known to Gymnasium as `offrank/<name>`."""
+    for task in TASKS.values():
+        id = f"offrank/{task.name}"
+        if id not in gym.registry:
+            gym.register(
+                id=id,
+                entry_point="offrank.tasks.environment:LocomotionEnv",
+                kwargs={"task": task.name},
+                max_episode_steps=task.horizon,
+                disable_env_checker=True,
+            )
