@@ -1,5 +1,6 @@
 """offrank: evolution strategies that rank their candidates off-policy."""
 
+import offrank.headless  # noqa: F401 (before MuJoCo)
 from offrank.agents import ARS, OPARS, load
 from offrank.asktell import AskTell
 from offrank.errors import EngineError, EpisodeError, FileFormatError, OffrankError, UsageError

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -103,11 +101,16 @@ class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
         self._viewer = self._renderer = None
 
     def _open_renderer(self) -> tuple[Any, Any]:
-        choose_gl()
         width, height = self._size
         buffer = self.model.vis.global_
         buffer.offwidth, buffer.offheight = max(buffer.offwidth, width), max(buffer.offheight, height)
-        renderer = mujoco.Renderer(self.model, height, width)
+        try:
+            renderer = mujoco.Renderer(self.model, height, width)
+        except (mujoco.FatalError, ImportError, AttributeError, RuntimeError) as error:
+            raise UsageError(
+                "cannot render: MuJoCo found no OpenGL; install EGL or OSMesa and set MUJOCO_GL=egl or osmesa "
+                "before MuJoCo is imported"
+            ) from error
         camera = mujoco.MjvCamera()
         mujoco.mjv_defaultFreeCamera(self.model, camera)
         self._aim(camera)
@@ -125,12 +128,6 @@ class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
     def _observation(self) -> FloatArray:
         observation: FloatArray = self.task.observe(self._state())[0]
         return observation
-
-
-def choose_gl() -> None:
-    """On Linux without a display, let MuJoCo render by EGL unless the user chose otherwise."""
-    if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 def register() -> None:

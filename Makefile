@@ -1,0 +1,33 @@
+# Two commands: `make demo` trains OP-ARS on HalfCheetah-v3, `make test` runs the tests. Each makes its environment first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+DEMO_SEED ?= 0
+DEMO_STEPS ?= 4M
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.installed
+	$(BIN)/offrank train HalfCheetah-v3 --algo op-ars --seed $(DEMO_SEED) --steps $(DEMO_STEPS) --out runs/demo --resume
+	@echo "learning curve: runs/demo/curve.png    policy: runs/demo/best.offrank"
+
+test: $(VENV)/.installed-dev lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,5 @@
+import sys
+
+from offrank.cli import main
+
+sys.exit(main())

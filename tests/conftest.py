@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+TESTS = str(Path(__file__).parent)
+if TESTS not in sys.path:
+    sys.path.insert(0, TESTS)
+
+if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+    os.environ.setdefault("MUJOCO_GL", "egl")  # before anything imports mujoco

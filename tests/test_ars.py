@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from helpers import FunctionEngine, iterate, linear_system
+from offrank.candidates import Episodes
+from offrank.errors import OffrankError, UsageError
+from offrank.noise import Directions
+from offrank.normalizer import Whitening
+from offrank.rankers import RANKERS, Kernel, OnPolicy, Random
+from offrank.rollouts import Trajectory
+from offrank.strategies import ARS
+from offrank.strategies.ars import FORMS
+
+N_OBS, N_ACT = 4, 2
+
+
+@pytest.fixture
+def engine() -> FunctionEngine:
+    return FunctionEngine(linear_system(N_OBS, N_ACT), N_OBS, N_ACT)
+
+
+def plain_ars(simulate, iterations: int, N: int, b: int, alpha: float, nu: float, shift: float, form: str):
+    """Algorithm 2 of the ARS paper as a plain loop, with our seeds and directions."""
+    from offrank.noise import Role, episode_seeds
+
+    scaled, normalised, _ = FORMS[form]
+    M, states = np.zeros((N_ACT, N_OBS)), []
+    for j in range(iterations):
+        mean, std = np.zeros(N_OBS), np.ones(N_OBS)
+        if normalised and states:
+            mean, std = np.mean(states, axis=0), np.std(states, axis=0, ddof=1)
+        delta = Directions(0, j, N, M.shape).take(np.arange(N))
+        r = np.zeros((N, 2))
+        for k in range(N):
+            for s, (sign, role) in enumerate(((1, Role.PLUS), (-1, Role.MINUS))):
+                seed = int(episode_seeds(0, j, role, np.array([k]))[0])
+                t = simulate(M + sign * nu * delta[k], Whitening(mean, 1 / std), seed, 10)
+                r[k, s] = np.sum(t.rewards - shift)
+                states += list(t.observations)
+        order = np.argsort(-r.max(axis=1), kind="stable")[:b]
+        sigma = np.std(r[order]) if scaled else 1.0
+        M = M + alpha / (b * sigma) * sum((r[k, 0] - r[k, 1]) * delta[k] for k in order)
+    return M
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_equals_the_published_algorithm(engine: FunctionEngine, form: str) -> None:
+    N, b = (8, 3) if form.endswith("-t") else (5, 5)
+    alpha = 1e-4 if form == "BRS" else 0.05
+    strategy = ARS(n_directions=N, n_top=b, step_size=alpha, noise_std=0.1, form=form)
+    state, _ = iterate(strategy, OnPolicy(), engine, 6, episodes=Episodes(10, reward_shift=0.5))
+    expected = plain_ars(engine.simulate, 6, N, b, alpha, 0.1, 0.5, form)
+    np.testing.assert_allclose(state.M, expected, rtol=1e-9, atol=1e-12)
+    assert np.abs(expected).max() > 1e-4
+
+
+def test_forms_without_t_use_every_direction() -> None:
+    with pytest.raises(UsageError, match="n_top = n_directions = 8"):
+        ARS(n_directions=8, n_top=4, form="V2")
+
+
+@pytest.mark.parametrize(
+    ("ranker", "episodes"),
+    [(OnPolicy(), 2 * 8), (Random(), 2 * 3), (Kernel(n_behaviour=2), 2 * 3 + 2)],
+)
+def test_episodes_an_iteration(engine: FunctionEngine, ranker, episodes: int) -> None:
+    iterate(ARS(n_directions=8, n_top=3), ranker, engine, 1)
+    assert sum(len(request) for request in engine.requests) == episodes
+
+
+@pytest.mark.parametrize(
+    ("ranker", "extra", "counted"),
+    [
+        (OnPolicy(), {}, 2 * 8),
+        (Random(), {}, 2 * 3),
+        (Kernel(n_behaviour=2), {}, 2 * 3),
+        (Kernel(n_behaviour=2), {"count_behaviour_states": True}, 2 * 3 + 2),
+    ],
+)
+def test_state_statistics_count_every_pair_that_was_run(
+    engine: FunctionEngine, ranker, extra: dict, counted: int
+) -> None:
+    state, _ = iterate(ARS(n_directions=8, n_top=3), ranker, engine, 1, episodes=Episodes(10, **extra))
+    assert state.normalizer.count == counted * 10
+
+
+def test_statistics_are_frozen_within_an_iteration(engine: FunctionEngine) -> None:
+    iterate(ARS(n_directions=8, n_top=3), Kernel(), engine, 2)
+    first, second = engine.requests[:2], engine.requests[2:]
+    assert all(np.array_equal(r.whitening.scale, np.ones(N_OBS)) for r in first)
+    assert np.array_equal(second[0].whitening.mean, second[1].whitening.mean)
+    assert not np.array_equal(second[0].whitening.scale, np.ones(N_OBS))
+
+
+def test_the_survival_bonus_is_taken_off_every_training_step() -> None:
+    """Two policies that earn the bonus alone differ in length only; without it neither is better."""
+
+    def simulate(weights, whitening, seed: int, horizon: int) -> Trajectory:
+        length = 3 if weights[0, 0] > 0 else 9
+        return Trajectory(np.full((length, N_OBS), float(seed % 7)), np.ones(length), True)
+
+    engine = FunctionEngine(simulate, N_OBS, N_ACT)
+    strategy = ARS(n_directions=4, n_top=4)
+    kept, _ = iterate(strategy, OnPolicy(), engine, 1, episodes=Episodes(10, reward_shift=1.0))
+    assert np.array_equal(kept.M, np.zeros((N_ACT, N_OBS)))
+    moved, _ = iterate(strategy, OnPolicy(), engine, 1, episodes=Episodes(10, reward_shift=0.0))
+    assert np.abs(moved.M).max() > 0
+
+
+def test_signs_of_a_pair_start_apart_unless_common_starts_are_asked_for(engine: FunctionEngine) -> None:
+    iterate(ARS(n_directions=4, n_top=2), Random(), engine, 1)
+    plus, minus = engine.requests[-1].seeds[0::2], engine.requests[-1].seeds[1::2]
+    assert not set(plus) & set(minus)
+    iterate(ARS(n_directions=4, n_top=2), Random(), engine, 1, episodes=Episodes(10, common_starts=True))
+    assert np.array_equal(engine.requests[-1].seeds[0::2], engine.requests[-1].seeds[1::2])
+    assert np.array_equal(engine.requests[-1].seeds[0::2], plus)
+
+
+@pytest.mark.parametrize("name", RANKERS)
+def test_every_ranker_improves_a_small_task(name: str) -> None:
+    engine = FunctionEngine(linear_system(N_OBS, N_ACT), N_OBS, N_ACT, horizon=20)
+    strategy = ARS(n_directions=8, n_top=4, step_size=0.05, noise_std=0.1)
+    _, log = iterate(strategy, RANKERS[name](), engine, 40)
+    returns = [entry["return_mean"] for entry in log]
+    assert np.mean(returns[-5:]) > 0.8 * np.mean(returns[:5])  # returns are negative: a fifth nearer to 0
+
+
+def test_non_finite_weights_stop_with_a_clear_line() -> None:
+    def simulate(weights, whitening, seed: int, horizon: int) -> Trajectory:
+        return Trajectory(np.zeros((1, N_OBS)), np.array([1e308 * np.sign(weights[0, 0])]), True)
+
+    engine = FunctionEngine(simulate, N_OBS, N_ACT)
+    with pytest.raises(OffrankError, match="non-finite in iteration 0"), np.errstate(all="ignore"):
+        iterate(ARS(n_directions=4, n_top=4, form="BRS"), OnPolicy(), engine, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"n_top": 9}, "n_top = 9 is more than n_directions = 8"),
+        ({"n_directions": 0}, "n_directions = 0"),
+        ({"n_top": 0}, "n_top = 0"),
+        ({"step_size": 0.0}, "step_size = 0.0: must be positive"),
+        ({"noise_std": -1.0}, "noise_std = -1.0: must be positive"),
+        ({"form": "v2t"}, "did you mean 'V2-t'"),
+    ],
+)
+def test_bad_hyperparameters_are_named(given: dict, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        ARS(**given)

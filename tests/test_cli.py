@@ -1,0 +1,772 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offrank.checkpoint import load_arrays
+from offrank.cli import build_parser, main
+from offrank.errors import FileFormatError
+
+TESTS = Path(__file__).parent
+FILES = {
+    "config.json",
+    "metrics.jsonl",
+    "checkpoint.npz",
+    "best.offrank",
+    "final.offrank",
+    "result.json",
+    "curve.png",
+}
+SHORT = ["--horizon", "20", "--eval-episodes", "2", "--eval-every", "2"]
+SWIMMER = ["train", "Swimmer-v3", *SHORT, "--iterations", "3"]
+POINT = ["train", "toy_envs:Point-v0", *SHORT, "--iterations", "3", "--workers", "0"]
+
+
+class Outcome:
+    """What a command did: its exit status and what it printed. A warning counts as a line on stderr."""
+
+    def __init__(self, status: int, out: str, err: str):
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    def complains(self, *parts: str, status: int = 2) -> None:
+        """One line on stderr with all of the parts, nothing on stdout."""
+        assert self.status == status, self.err
+        assert re.fullmatch(r"offrank: [^\n]+\n", self.err), self.err
+        assert self.out == ""
+        for part in parts:
+            assert part in self.err
+
+
+@pytest.fixture
+def offrank(tmp_path, monkeypatch, capsys):
+    """Runs a command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> Outcome:
+        capsys.readouterr()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                status = main([str(word) for word in words])
+            except SystemExit as exit:
+                status = exit.code
+        said = capsys.readouterr()
+        return Outcome(status, said.out, "".join(f"{w.message}\n" for w in caught) + said.err)
+
+    return run
+
+
+def environment(**extra: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(TESTS), **extra}
+
+
+def offrank_process(*words: object, cwd: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "offrank", *map(str, words)],
+        cwd=cwd,
+        env=env or environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> Outcome:
+    out, err = process.communicate(timeout=120)
+    return Outcome(process.returncode, out, err)
+
+
+def read(path: Path):
+    return json.loads(path.read_text())
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def same_run(a: Path, b: Path) -> bool:
+    """Equal to the last bit, but for the time it took."""
+    one, two = ([{k: v for k, v in r.items() if k != "wall_s"} for r in metrics(f)] for f in (a, b))
+    results = [{k: v for k, v in read(f / "result.json").items() if k != "wall_s"} for f in (a, b)]
+    policies = [[load_arrays(f / name, "policy")[1] for name in ("best.offrank", "final.offrank")] for f in (a, b)]
+    bits = [[{k: v.tobytes() for k, v in arrays.items()} for arrays in pair] for pair in policies]
+    return one == two and results[0] == results[1] and bits[0] == bits[1]
+
+
+def altered_copy(source: Path, target: Path, array: str) -> None:
+    """The same archive with one number of one array changed and valid zip checksums."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            content = bytearray(old.read(name))
+            if name == f"{array}.npy":
+                content[-1] ^= 1
+            new.writestr(name, bytes(content))
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0xFF
+    path.write_bytes(content)
+
+
+# --- bad input: one line, status 2
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["train", "Swimer-v3"], ["unknown task 'Swimer-v3'", "did you mean 'Swimmer-v3'"]),
+        (["train", "swimmer-V3"], ["unknown task 'swimmer-V3'", "did you mean 'Swimmer-v3'"]),
+        (["train", "HalfCheetah"], ["unknown task 'HalfCheetah'", "did you mean 'HalfCheetah-v3'"]),
+        (["train", "no-such-thing-at-all"], ["unknown task", "Swimmer-v3", "any Gymnasium id"]),
+        (["train", "no_such_module:Env-v0"], ["cannot import 'no_such_module'"]),
+        (["train", "toy_envs:Pont-v0"], ["unknown task 'toy_envs:Pont-v0'", "did you mean", "Point-v0"]),
+        (["train", "Swimmer-v3", "--algo", "op_ars"], ["unknown algorithm 'op_ars'", "did you mean 'op-ars'"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars,sac"], ["unknown algorithm 'sac'", "one of ars, op-ars"]),
+        (["train", "Swimmer-v3", "--ranker", "kernl"], ["unknown ranker 'kernl'", "did you mean 'kernel'"]),
+        (["train", "Swimmer-v3", "--engine", "mujco"], ["unknown engine 'mujco'", "did you mean 'mujoco'"]),
+        (["train", "Pendulum-v1", "--engine", "mujoco"], ["not 'Pendulum-v1'", "--engine gymnasium"]),
+        (["train", "Swimmer-v3", "--set", "n_direction=3"], ["'n_direction'", "did you mean 'n_directions'"]),
+        (["train", "Swimmer-v3", "--set", "N=3"], ["unknown hyperparameter 'N'", "'n_directions'"]),
+        (["train", "Swimmer-v3", "--set", "alpha=3"], ["unknown hyperparameter 'alpha'", "'step_size'"]),
+        (["train", "Swimmer-v3", "--set", "n_directions"], ["'n_directions'", "name=value"]),
+        (["train", "Swimmer-v3", "--algo", "ars", "--set", "bandwidth=1"], ["'bandwidth'", "on-policy"]),
+        (["train", "Swimmer-v3", "--set", "n_top=3"], ["n_top = 3", "n_directions = 2", "b <= N"]),
+        (["train", "Swimmer-v3", "--set", "n_directions=0"], ["n_directions = 0", "at least 1"]),
+        (["train", "Swimmer-v3", "--set", "n_behaviour=0"], ["n_behaviour = 0", "at least one"]),
+        (["train", "Swimmer-v3", "--set", "n_directions=2.5"], ["n_directions = 2.5", "a whole number"]),
+        (["train", "Swimmer-v3", "--set", "step_size=-1"], ["step_size = -1", "positive"]),
+        (["train", "Swimmer-v3", "--set", "noise_std=0"], ["noise_std = 0", "positive"]),
+        (["train", "Swimmer-v3", "--set", "bandwidth=0"], ["bandwidth = 0", "positive"]),
+        (["train", "Swimmer-v3", "--set", "step_size=nan"], ["step_size = nan", "a number"]),
+        (["train", "Swimmer-v3", "--set", "noise_std=inf"], ["noise_std = inf", "a number"]),
+        (["train", "Swimmer-v3", "--set", "reward_shift=NaN"], ["reward_shift = NaN", "a number"]),
+        (["train", "Swimmer-v3", "--set", "form=V3"], ["form = 'V3'", "one of BRS, V1"]),
+        (["train", "Swimmer-v3", "--set", "common_starts=maybe"], ["common_starts = maybe", "true or false"]),
+        (["train", "Swimmer-v3", "--steps", "0"], ["--steps", "'0'", "positive"]),
+        (["train", "Swimmer-v3", "--steps", "-5"], ["--steps", "'-5'", "positive"]),
+        (["train", "Swimmer-v3", "--steps", "many"], ["--steps", "'many'", "3M"]),
+        (["train", "Swimmer-v3", "--iterations", "0"], ["--iterations", "'0'", "positive"]),
+        (["train", "Swimmer-v3", "--iterations", "nan"], ["--iterations", "'nan'", "positive"]),
+        (["train", "Swimmer-v3", "--horizon", "0"], ["--horizon", "'0'", "positive"]),
+        (["train", "Swimmer-v3", "--eval-episodes", "0"], ["--eval-episodes", "'0'", "positive"]),
+        (["train", "Swimmer-v3", "--eval-every", "-1"], ["--eval-every", "'-1'", "from 0"]),
+        (["train", "Swimmer-v3", "--threshold", "nan"], ["--threshold", "'nan'", "neither a number nor none"]),
+        (["train", "Swimmer-v3", "--threads", "-1"], ["--threads", "'-1'", "from 0"]),
+        (["train", "Swimmer-v3", "--workers", "few"], ["--workers", "'few'", "from 0"]),
+        (["train", "Swimmer-v3", "--checkpoint-seconds", "nan"], ["--checkpoint-seconds", "'nan'"]),
+        (["train", "Swimmer-v3", "--checkpoint-seconds", "-1"], ["--checkpoint-seconds", "'-1'"]),
+        (["train", "Swimmer-v3", "--seed", "-1"], ["--seed", "'-1'", "from 0"]),
+        (["train", "Swimmer-v3", "--seed", 2**63], ["seed = 9223372036854775808", "2^63"]),
+        (["train", "Swimmer-v3", "--seed", "0", "--seeds", "0-3"], ["--seed or --seeds, not both"]),
+        (["train", "Swimmer-v3", "--seeds", "3-1"], ["--seeds", "'3-1'", "0-7"]),
+        (["train", "Swimmer-v3", "--env-arg", "a=1"], ["Swimmer-v3", "no environment arguments", "a"]),
+        (["train", "Swimmer-v3", "--clip-actions"], ["Swimmer-v3", "clip_actions", "gymnasium"]),
+        (["train", "toy_envs:Point-v0", "--env-arg", "traget=1"], ["cannot make", "'traget'"]),
+        (["train", "toy_envs:WordAction-v0"], ["action space Text", "must be a Box or Discrete"]),
+        (["train", "toy_envs:SequenceObservation-v0"], ["observation space Sequence", "must flatten to a Box"]),
+        (["train", "CartPole-v1"], ["kernel ranker", "discrete", "--algo ars"]),
+        (["train", "toy_envs:Choice-v0", "--ranker", "smallest-change"], ["smallest-change ranker", "discrete"]),
+        (["train", "Swimmer-v3", "--sed", "1"], ["'--sed'", "did you mean '--seed'", "offrank train --help"]),
+        (["train", "Swimmer-v3", "--stesp=3"], ["'--stesp=3'", "did you mean '--steps'"]),
+        (["train", "Swimmer-v3", "Hopper-v3"], ["'Hopper-v3'"]),
+        (["train", "Swimmer-v3", "--steps"], ["--steps", "expected one argument"]),
+        (["train"], ["TASK"]),
+        (["trian", "Swimmer-v3"], ["unknown verb 'trian'", "did you mean 'train'"]),
+        (["--verison"], ["'--verison'", "did you mean '--version'"]),
+        ([], ["VERB"]),
+        (["evaluate", "nowhere"], ["there is no nowhere"]),
+        (["evaluate", "."], ["not a run folder", "best.offrank"]),
+        (["evaluate", ".", "--which", "bets"], ["--which", "'bets'", "best", "final"]),
+        (["evaluate", ".", "--episodes", "0"], ["--episodes", "'0'", "positive"]),
+        (["plot", "nowhere", "--out", "a.png"], ["nowhere is not a run folder"]),
+        (["plot", "."], ["--out"]),
+        (["record", "nowhere", "--out", "a.mp4"], ["there is no nowhere"]),
+        (["record", "nowhere", "--out", "a.avi"], ["a.avi", ".mp4 or .gif"]),
+    ],
+    ids=lambda value: " ".join(map(str, value))[:60] if isinstance(value, list) else None,
+)
+def test_bad_words_get_one_clear_line(offrank, words, parts) -> None:
+    offrank(*words).complains(*parts)
+    assert list(Path().iterdir()) == []
+
+
+def test_a_real_process_complains_in_one_line_too(tmp_path) -> None:
+    for words, part in (
+        (["train", "Swimer-v3"], "did you mean 'Swimmer-v3'"),
+        (["train", "CartPole-v1"], "kernel ranker"),
+    ):
+        finished(offrank_process(*words, cwd=tmp_path)).complains(part)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("imageio", ["record", "run", "--out", "a.mp4"], "video"),
+        ("imageio_ffmpeg", ["record", "run", "--out", "a.mp4"], "video"),
+        ("tensorboardX", [*POINT, "--out", "other", "--tensorboard"], "tensorboard"),
+    ],
+)
+def test_a_missing_extra_says_how_to_install_it(offrank, monkeypatch, module, words, extra) -> None:
+    offrank(*POINT, "--out", "run")
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "imageio.v2", raising=False)
+    offrank(*words).complains(f"pip install 'offrank[{extra}]'")
+    assert not Path("a.mp4").exists()
+    assert not Path("other").exists()
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    before = {path.name: path.read_bytes() for path in Path("run").iterdir()}
+    offrank(*POINT, "--seed", "1", "--out", "run").complains("run already holds a run", "--resume", "--out")
+    assert {path.name: path.read_bytes() for path in Path("run").iterdir()} == before
+
+
+def test_one_taken_folder_stops_the_fleet_before_it_starts(offrank) -> None:
+    offrank(*POINT, "--seeds", "1", "--out", "fleet")
+    offrank(*POINT, "--seeds", "0-1", "--out", "fleet").complains("toy_envs_Point-v0-op-ars-1 already holds a run")
+    assert [path.name for path in Path("fleet").iterdir()] == ["toy_envs_Point-v0-op-ars-1"]
+
+
+def test_an_output_folder_that_cannot_be_made_is_a_usage_error(offrank) -> None:
+    Path("taken").write_text("x")
+    offrank(*POINT, "--out", "taken").complains("taken is a file")
+    offrank(*POINT, "--out", "taken/run").complains("taken/run")
+    assert Path("taken").read_text() == "x"
+
+
+def test_a_truncated_checkpoint_is_refused(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    whole = Path("run/checkpoint.npz").read_bytes()
+    for size in (0, 10, len(whole) // 2, len(whole) - 1):
+        Path("run/checkpoint.npz").write_bytes(whole[:size])
+        offrank(*POINT, "--out", "run", "--resume").complains("run/checkpoint.npz", "truncated")
+        assert Path("run/checkpoint.npz").read_bytes() == whole[:size]
+
+
+def test_a_checkpoint_with_one_flipped_byte_is_refused(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    path = Path("run/checkpoint.npz")
+    content = path.read_bytes()
+    weights = load_arrays(path, "run")[1]["state.M"].tobytes()
+    flip(path, content.index(weights))
+    offrank(*POINT, "--out", "run", "--resume").complains("run/checkpoint.npz", "damaged")
+
+
+@pytest.mark.parametrize("array", ["state.M", "state.counters", "policy.M", "evaluations", "sha256"])
+def test_a_rezipped_checkpoint_with_one_changed_number_is_refused(offrank, array) -> None:
+    offrank(*POINT, "--out", "run")
+    shutil.copy("run/checkpoint.npz", "good.npz")
+    altered_copy(Path("good.npz"), Path("run/checkpoint.npz"), array)
+    offrank(*POINT, "--out", "run", "--resume").complains("run/checkpoint.npz", "altered")
+    offrank("evaluate", "run/checkpoint.npz").complains("run/checkpoint.npz", "altered")
+
+
+def test_a_flipped_byte_anywhere_in_a_policy_file_is_refused_or_changes_nothing(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    source, target = Path("run/final.offrank"), Path("flipped.offrank")
+    _, arrays, meta = load_arrays(source, "policy")
+    content, refused = source.read_bytes(), 0
+    positions = range(0, len(content), 7)
+    for position in positions:
+        target.write_bytes(content)
+        flip(target, position)
+        try:
+            _, found, found_meta = load_arrays(target, "policy")
+        except FileFormatError:
+            refused += 1
+        else:
+            assert found_meta == meta
+            assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+    assert refused > len(positions) / 2
+
+
+@pytest.mark.parametrize("kind", ["text", "npy", "npz", "pickle", "empty", "json"])
+def test_a_foreign_file_is_refused(offrank, kind) -> None:
+    path = Path("foreign.offrank")
+    with path.open("wb") as file:
+        if kind == "text":
+            file.write(b"not a policy\n")
+        elif kind == "npy":
+            np.save(file, np.ones(3))
+        elif kind == "npz":
+            np.savez(file, M=np.ones((2, 2)))
+        elif kind == "pickle":
+            file.write(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x07foreign\x94.")
+        elif kind == "json":
+            file.write(b'{"M": [1, 2]}')
+    for words in (["evaluate", path], ["record", path, "--out", "a.gif"]):
+        offrank(*words).complains("foreign.offrank", "not an offrank file")
+
+
+def test_a_policy_file_is_not_a_checkpoint(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    shutil.copy("run/final.offrank", "run/checkpoint.npz")
+    offrank(*POINT, "--out", "run", "--resume").complains("run/checkpoint.npz holds a policy, not a run")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"a": 1}',
+        '{"task": "toy_envs:Point-v0", "algo": "op-ars", "ranker": "kernel", "hyperparameters": {}, "seed": 0}',
+    ],
+    ids=["not JSON", "a list", "foreign", "incomplete"],
+)
+def test_a_foreign_config_is_refused(offrank, content) -> None:
+    offrank(*POINT, "--out", "run")
+    Path("run/config.json").write_text(content)
+    offrank(*POINT, "--out", "run", "--resume").complains("config.json")
+    offrank("plot", "run", "--out", "a.png").complains("config.json")
+
+
+def test_resume_refuses_a_run_of_another_task(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    words = ["--out", "run", "--resume", "--workers", "0"]
+    offrank("train", "Pendulum-v1", *words).complains("run holds a run of toy_envs:Point-v0, not of Pendulum-v1")
+
+
+def test_resume_refuses_the_checkpoint_of_another_task(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    offrank(*SWIMMER, "--out", "swimmer")
+    shutil.copy("swimmer/checkpoint.npz", "run/checkpoint.npz")
+    offrank(*POINT, "--out", "run", "--resume").complains("run/checkpoint.npz", "another run", "'Swimmer-v3'")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--seed", "1"], ["seed = 0, not 1"]),
+        (["--algo", "ars"], ["algo = op-ars, not ars"]),
+        (["--ranker", "random"], ["ranker = kernel, not random"]),
+        (["--set", "step_size=0.5"], ["step_size = 0.02, not 0.5"]),
+        (["--horizon", "19"], ["horizon = 20, not 19"]),
+        (["--env-arg", "target=1"], ["env_args"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_resume_refuses_what_would_make_it_another_run(offrank, words, parts) -> None:
+    offrank(*POINT, "--out", "run")
+    offrank(*POINT, *words, "--out", "run", "--resume").complains("run holds a run with", *parts)
+
+
+def test_resume_refuses_metrics_that_lost_lines(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    Path("run/metrics.jsonl").write_text("")
+    outcome = offrank(*POINT, "--out", "run", "--resume")
+    outcome.complains("run/metrics.jsonl", "lines are missing")
+
+
+@pytest.mark.parametrize(
+    ("task", "parts"),
+    [
+        ("Nan-v0", ["non-finite reward (nan)", "episode seed", "step 5"]),
+        ("Raise-v0", ["ZeroDivisionError: the toy broke", "episode seed", "step 3"]),
+    ],
+)
+def test_a_failing_environment_is_one_line_and_status_1(offrank, task, parts) -> None:
+    words = ["train", f"toy_envs:{task}", *SHORT, "--iterations", "3", "--workers", "0", "--out", "run"]
+    offrank(*words).complains(*parts, status=1)
+
+
+def test_an_evaluation_off_the_shape_of_the_environment_is_refused(offrank) -> None:
+    offrank("train", "toy_envs:Point-v0", *SHORT, "--iterations", "1", "--workers", "0", "--out", "run")
+    _, arrays, meta = load_arrays(Path("run/final.offrank"), "policy")
+    from offrank.checkpoint import save_arrays
+
+    arrays["policy.M"] = np.ones((2, 3))
+    save_arrays(Path("other.offrank"), "policy", arrays, {"config": meta["config"]})
+    offrank("evaluate", "other.offrank", "--workers", "0").complains("maps 3 observations to 2 actions")
+
+
+def test_play_without_a_display_says_so(offrank, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    offrank(*POINT, "--out", "run")
+    offrank("play", "run").complains("no display", "offrank record")
+
+
+def test_record_of_an_environment_that_cannot_render_says_so(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    offrank("record", "run", "--out", "a.gif").complains("toy_envs:Point-v0", "render_mode")
+
+
+def test_record_says_what_went_wrong_in_rendering(offrank, monkeypatch) -> None:
+    from offrank.tasks.environment import LocomotionEnv
+
+    def no_context(self):
+        raise RuntimeError("no OpenGL context\nand more")
+
+    offrank(*SWIMMER, "--out", "run")
+    monkeypatch.setattr(LocomotionEnv, "render", no_context)
+    offrank("record", "run", "--out", "a.gif").complains("cannot show Swimmer-v3", "no OpenGL context")
+
+
+def test_plot_to_an_impossible_place_is_one_line(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    offrank("plot", "run", "--out", "a.jpg").complains("a.jpg", ".png, .svg, .pdf")
+    offrank("plot", "run", "--out", "run/config.json/a.png").complains("cannot write", "a.png", status=1)
+
+
+# --- good paths
+
+
+def test_train_writes_exactly_the_pinned_files(offrank) -> None:
+    outcome = offrank(*SWIMMER)
+    folder = Path("runs/Swimmer-v3-op-ars-0")
+    assert outcome.status == 0
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert list(Path().iterdir()) == [Path("runs")]
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert outcome.out.startswith("Swimmer-v3 op-ars seed 0: did not reach 325 in 240 steps")
+    assert str(folder) in outcome.out
+
+
+def test_metrics_hold_a_line_an_iteration_and_an_evaluation(offrank) -> None:
+    offrank(*SWIMMER, "--out", "run")
+    records = metrics(Path("run"))
+    assert [(r["kind"], r["iteration"], r.get("final", False)) for r in records] == [
+        ("iteration", 1, False),
+        ("iteration", 2, False),
+        ("evaluation", 2, False),
+        ("iteration", 3, False),
+        ("evaluation", 3, True),
+    ]
+    for record in records:
+        assert {"steps", "episodes", "return_mean", "return_std", "wall_s"} <= set(record)
+    assert all({"q_mean", "q_negative"} <= set(r) for r in records if r["kind"] == "iteration")
+    episodes = 2 + 2 * 1  # n_b behaviour rollouts and b pairs an iteration
+    assert [r["steps"] for r in records if r["kind"] == "iteration"] == [20 * episodes * i for i in (1, 2, 3)]
+    assert records[-1]["episodes"] == 3 * episodes
+
+
+def test_result_says_how_the_run_ended(offrank) -> None:
+    offrank(*SWIMMER, "--out", "run")
+    result = read(Path("run/result.json"))
+    assert result["steps_to_threshold"] is None
+    assert result["reached"] is False
+    assert result["budget"] is None
+    assert result["steps"] == 240
+    assert result["stop_reason"] == "iterations"
+    assert re.fullmatch("[0-9a-f]{64}", result["policy_sha256"])
+    assert {"offrank", "numpy", "mujoco", "gymnasium", "python"} <= set(result["versions"])
+    config = read(Path("run/config.json"))
+    assert (config["task"], config["algo"], config["seed"]) == ("Swimmer-v3", "op-ars", 0)
+    assert config["sources"]["n_directions"].startswith("paper")
+
+
+def test_the_threshold_ends_a_run(offrank) -> None:
+    outcome = offrank(*POINT, "--threshold", "-1e6", "--out", "run")
+    result = read(Path("run/result.json"))
+    assert outcome.status == 0
+    assert result["stop_reason"] == "threshold"
+    assert result["reached"] is True
+    assert result["steps_to_threshold"] == result["steps"] == metrics(Path("run"))[-1]["steps"]
+    assert result["iterations"] == 2
+    assert "reached -1e+06 after" in outcome.out
+
+
+def test_a_final_evaluation_is_no_crossing(offrank) -> None:
+    offrank(*POINT, "--threshold", "-1e6", "--eval-every", "5", "--out", "run")
+    assert metrics(Path("run"))[-1]["final"] is True
+    assert read(Path("run/result.json"))["reached"] is False
+
+
+def test_a_step_budget_finishes_its_iteration(offrank) -> None:
+    offrank("train", "toy_envs:Point-v0", *SHORT, "--steps", "200", "--workers", "0", "--out", "run")
+    result = read(Path("run/result.json"))
+    a_round = 20 * (1 + 2 * 4)
+    assert (result["budget"], result["stop_reason"], result["steps"]) == (200, "steps", 2 * a_round)
+
+
+def test_threshold_none_and_no_evaluation(offrank) -> None:
+    offrank(*SWIMMER, "--threshold", "none", "--eval-every", "0", "--out", "run")
+    result = read(Path("run/result.json"))
+    assert (result["threshold"], result["best_return"], result["final_return"]) == (None, None, None)
+    assert {r["kind"] for r in metrics(Path("run"))} == {"iteration"}
+    assert {path.name for path in Path("run").iterdir()} == FILES
+
+
+def test_units_in_numbers(offrank) -> None:
+    words = ["train", "toy_envs:Point-v0", *SHORT, "--iterations", "1", "--workers", "0"]
+    for text, value in (("3M", 3_000_000), ("3e6", 3_000_000), ("2_000", 2000), ("0.5k", 500)):
+        offrank(*words, "--steps", text, "--out", text)
+        assert read(Path(text) / "config.json")["steps"] == value
+
+
+def test_evaluate_as_json(offrank) -> None:
+    offrank(*SWIMMER, "--out", "run")
+    found = offrank("evaluate", "run", "--episodes", "3", "--json").json
+    assert {"mean", "std", "returns", "lengths"} <= set(found)
+    assert len(found["returns"]) == len(found["lengths"]) == 3
+    assert found["lengths"] == [20, 20, 20]
+    assert found["mean"] == pytest.approx(np.mean(found["returns"]))
+    assert found["std"] == pytest.approx(np.std(found["returns"]))
+    again = offrank("evaluate", "run", "--episodes", "3", "--json").json
+    other = offrank("evaluate", "run", "--episodes", "3", "--seed", "1", "--json").json
+    assert again == found
+    assert other["returns"] != found["returns"]
+
+
+def test_evaluate_which_final(offrank) -> None:
+    offrank(*POINT, "--set", "step_size=5", "--out", "run")
+    by_name = {w: offrank("evaluate", "run", "--which", w, "--workers", "0", "--json").json for w in ("best", "final")}
+    assert by_name["final"]["policy_sha256"] == read(Path("run/result.json"))["policy_sha256"]
+    assert by_name["best"]["policy_sha256"] != by_name["final"]["policy_sha256"]
+    assert by_name["best"]["mean"] > by_name["final"]["mean"]
+    file = offrank("evaluate", "run/final.offrank", "--workers", "0", "--json").json
+    assert file["returns"] == by_name["final"]["returns"]
+
+
+def test_evaluate_in_words(offrank) -> None:
+    offrank(*SWIMMER, "--out", "run")
+    outcome = offrank("evaluate", "run", "--episodes", "2")
+    assert outcome.err == ""
+    assert re.fullmatch(r"run/best.offrank: Swimmer-v3, mean return \S+ ± \S+ over 2 episodes of 20.*\n", outcome.out)
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("deep/er/a.svg", b"<?xml"), ("a.pdf", b"%PDF")])
+def test_plot_draws_runs_and_fleets(offrank, name, start) -> None:
+    offrank(*POINT, "--out", "run")
+    offrank(*POINT, "--seeds", "1-2", "--out", "fleet")
+    outcome = offrank("plot", "run", "fleet", "--out", name)
+    assert (outcome.status, outcome.out) == (0, f"{name}: 3 runs\n")
+    assert Path(name).read_bytes().startswith(start)
+
+
+def test_a_fleet_has_a_folder_a_run(offrank) -> None:
+    outcome = offrank(*SWIMMER, "--seeds", "0-1", "--algo", "op-ars,ars", "--out", "fleet", "--json")
+    expected = [f"Swimmer-v3-{algo}-{seed}" for algo in ("op-ars", "ars") for seed in (0, 1)]
+    assert {path.name for path in Path("fleet").iterdir()} == set(expected)
+    assert [Path(result["folder"]).name for result in outcome.json] == expected
+    for name in expected:
+        assert {path.name for path in Path("fleet", name).iterdir()} == FILES
+
+
+@pytest.mark.parametrize("words", [SWIMMER, POINT], ids=["mujoco", "gymnasium"])
+def test_a_run_in_a_fleet_equals_the_run_alone(offrank, words) -> None:
+    offrank(*words, "--seeds", "0,2", "--algo", "op-ars,ars", "--out", "fleet")
+    for algo, seed in (("op-ars", 2), ("ars", 0)):
+        alone = Path(f"alone-{algo}-{seed}")
+        offrank(*words, "--seed", seed, "--algo", algo, "--out", alone)
+        (among,) = Path("fleet").glob(f"*-v?-{algo}-{seed}")
+        assert same_run(alone, among)
+    shas = {read(path)["policy_sha256"] for path in Path("fleet").glob("*/result.json")}
+    assert len(shas) == 4
+
+
+def test_workers_and_threads_do_not_change_the_bits(offrank) -> None:
+    offrank(*POINT, "--out", "zero")
+    offrank(*POINT, "--workers", "2", "--out", "two")
+    assert same_run(Path("zero"), Path("two"))
+    offrank(*SWIMMER, "--threads", "1", "--out", "one")
+    offrank(*SWIMMER, "--threads", "3", "--out", "three")
+    assert same_run(Path("one"), Path("three"))
+
+
+# --- going on
+
+
+@pytest.mark.parametrize("words", [SWIMMER, POINT], ids=["mujoco", "gymnasium"])
+def test_resume_extends_a_finished_run_to_the_same_bits(offrank, words) -> None:
+    offrank(*words, "--out", "parts")
+    outcome = offrank(*words, "--iterations", "7", "--out", "parts", "--resume")
+    offrank(*words, "--iterations", "7", "--out", "whole")
+    assert outcome.status == 0
+    assert read(Path("parts/result.json"))["iterations"] == 7
+    assert same_run(Path("parts"), Path("whole"))
+
+
+def test_resume_of_a_finished_run_changes_nothing(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    shutil.copytree("run", "before")
+    offrank("train", "toy_envs:Point-v0", "--workers", "0", "--out", "run", "--resume")
+    assert same_run(Path("run"), Path("before"))
+
+
+def test_resume_of_nothing_begins(offrank) -> None:
+    offrank(*POINT, "--out", "run", "--resume")
+    offrank(*POINT, "--out", "other")
+    assert same_run(Path("run"), Path("other"))
+
+
+def test_resume_of_a_fleet_adds_the_missing_runs(offrank) -> None:
+    offrank(*POINT, "--seeds", "0-1", "--out", "fleet")
+    offrank(*POINT, "--seeds", "0-2", "--iterations", "4", "--out", "fleet", "--resume")
+    offrank(*POINT, "--seeds", "0-2", "--iterations", "4", "--out", "whole")
+    for seed in range(3):
+        name = f"toy_envs_Point-v0-op-ars-{seed}"
+        assert same_run(Path("fleet", name), Path("whole", name))
+
+
+def test_resume_accepts_what_was_given_before(offrank) -> None:
+    words = [*POINT, "--env-arg", "target=0.5", "--env-arg", "shape=(2,)", "--set", "step_size=0.1"]
+    offrank(*words, "--out", "run")
+    assert offrank(*words, "--iterations", "4", "--out", "run", "--resume").status == 0
+    assert read(Path("run/result.json"))["iterations"] == 4
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+
+def wait_for_lines(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+    path = folder / "metrics.jsonl"
+    for _ in range(6000):
+        if path.exists() and path.read_bytes().count(b"\n") >= count:
+            return
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    raise AssertionError(f"{path} did not get {count} lines")
+
+
+@posix
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_resume_after_a_signal_equals_uninterrupted(offrank, tmp_path, name, workers) -> None:
+    slow = ["train", "toy_envs:Slow-v0", "--env-arg", "delay=0.001", *SHORT, "--workers", workers]
+    process = offrank_process(
+        *slow, "--iterations", "1M", "--checkpoint-seconds", "0", "--out", "run", "--quiet", cwd=tmp_path
+    )
+    wait_for_lines(Path("run"), 4, process)
+    process.send_signal(getattr(signal, name))
+    outcome = finished(process)
+    if name == "SIGKILL":
+        assert outcome.status == -signal.SIGKILL
+    else:
+        assert outcome.status == 128 + getattr(signal, name)
+        assert outcome.err == f"offrank: interrupted by {name}; saved, add --resume to go on\n"
+    reached = int(load_arrays(Path("run/checkpoint.npz"), "run")[1]["state.counters"][1])
+    assert reached >= 2
+    assert not Path("run/result.json").exists()
+
+    assert offrank(*slow, "--out", "run", "--resume", "--iterations", reached + 2).status == 0
+    offrank(*slow, "--out", "whole", "--iterations", reached + 2)
+    assert same_run(Path("run"), Path("whole"))
+
+
+@posix
+def test_a_signal_before_the_first_iteration_ends_still_saves(offrank, tmp_path) -> None:
+    words = ["train", "toy_envs:Slow-v0", "--workers", "0", "--out", "run", "--iterations", "1"]
+    process = offrank_process(*words, "--env-arg", "delay=0.02", cwd=tmp_path)
+    for _ in range(6000):
+        if Path("run/metrics.jsonl").exists():
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert finished(process).status == 143
+    assert int(load_arrays(Path("run/checkpoint.npz"), "run")[1]["state.counters"][1]) == 0
+
+
+def test_a_failed_run_goes_on_once_the_cause_is_gone(offrank) -> None:
+    words = ["train", "toy_envs:Crash-v0", *SHORT, "--iterations", "3", "--workers", "1", "--out", "run"]
+    words += ["--env-arg", "marker=marker.txt", "--env-arg", "times=4"]
+    offrank(*words).complains("a worker process died 3 times", status=1)
+    assert offrank(*words, "--resume").status == 0
+    assert len(Path("marker.txt").read_text().splitlines()) == 4
+    offrank(*POINT, "--out", "point")
+    sha = [read(Path(name) / "result.json")["policy_sha256"] for name in ("run", "point")]
+    assert sha[0] == sha[1]
+
+
+# --- what is shown
+
+
+def test_json_is_all_of_stdout(offrank) -> None:
+    outcome = offrank(*SWIMMER, "--out", "run", "--json")
+    result = read(Path("run/result.json"))
+    assert {k: v for k, v in outcome.json.items() if k in result and k != "wall_s"} == {
+        k: v for k, v in result.items() if k not in ("wall_s", "final_return")
+    }
+    assert outcome.json["folder"] == "run"
+
+
+def test_quiet_shows_no_progress(offrank) -> None:
+    outcome = offrank(*SWIMMER, "--out", "run", "--quiet")
+    assert outcome.err == ""
+    assert outcome.out.count("\n") == 1
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(tmp_path) -> None:
+    outcome = finished(offrank_process(*SWIMMER, "--out", "run", cwd=tmp_path))
+    lines = outcome.err.splitlines()
+    assert "\x1b" not in outcome.err + outcome.out
+    assert len(lines) == 2
+    assert lines[0].startswith("Swimmer-v3 op-ars seed 0: iteration 2, 160 steps, evaluated ")
+    assert lines[1].startswith("Swimmer-v3 op-ars seed 0: iteration 3, 240 steps, evaluated ")
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
+def test_every_verb_has_help_with_an_example(capsys) -> None:
+    _, verbs = build_parser()
+    assert {"train", "evaluate", "plot", "record", "play"} <= set(verbs)
+    for verb in verbs:
+        with pytest.raises(SystemExit) as exit:
+            main([verb, "--help"])
+        assert exit.value.code == 0
+        text = capsys.readouterr().out
+        assert re.search(rf"examples?:\n  offrank {verb} ", text), text
+
+
+def test_help_and_version(offrank) -> None:
+    assert offrank("--help").status == 0
+    outcome = offrank("--version")
+    assert outcome.status == 0
+    assert re.fullmatch(r"offrank \d+\.\d+\.\d+\S*\n", outcome.out)
+
+
+def test_tensorboard_writes_its_own_files(offrank) -> None:
+    pytest.importorskip("tensorboardX")
+    offrank(*POINT, "--out", "run", "--tensorboard")
+    assert list(Path("run/tensorboard").glob("events.out.tfevents.*"))
+
+
+# --- video
+
+
+def can_render() -> bool:
+    script = "import mujoco; c = mujoco.GLContext(64, 64); c.make_current(); c.free()"
+    env = environment(**({"MUJOCO_GL": os.environ["MUJOCO_GL"]} if "MUJOCO_GL" in os.environ else {}))
+    return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def opengl() -> None:
+    if not can_render():
+        pytest.skip("no OpenGL context can be made here")
+
+
+def test_record_writes_a_video(offrank, opengl) -> None:
+    offrank(*SWIMMER, "--out", "run")
+    outcome = offrank("record", "run", "--out", "films/a.mp4", "--steps", "5", "--width", "64", "--height", "48")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.startswith("films/a.mp4: 6 frames")
+    assert b"ftyp" in Path("films/a.mp4").read_bytes()[:32]
+
+
+def test_record_needs_neither_a_display_nor_a_setting(offrank, opengl, tmp_path) -> None:
+    offrank(*SWIMMER, "--out", "run")
+    env = {k: v for k, v in environment().items() if k not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
+    words = ["record", "run", "--out", "a.gif", "--steps", "2", "--width", "64", "--height", "48"]
+    outcome = finished(offrank_process(*words, cwd=tmp_path, env=env))
+    assert (outcome.status, outcome.err) == (0, "")
+    assert Path("a.gif").read_bytes().startswith(b"GIF8")

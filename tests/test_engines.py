@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from helpers import pair_request, same_rollouts
+from offrank.engines import make_engine, resolve_engine
+from offrank.engines.base import Engine
+from offrank.engines.environment import Stage
+from offrank.engines.gymnasium import GymnasiumEngine
+from offrank.engines.mujoco import MujocoEngine
+from offrank.errors import EngineError, EpisodeError, UsageError
+from offrank.normalizer import Whitening
+from offrank.rollouts import Request, Rollouts
+from offrank.tasks import TASKS
+
+
+def collect(engine: Engine, tickets: list[int]) -> dict[int, Rollouts]:
+    found: dict[int, Rollouts] = {}
+    while len(found) < len(tickets):
+        found |= dict(engine.completed(timeout=0.05))
+    return found
+
+
+# --- mujoco
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_same_bits_at_any_thread_count_and_number_of_slots(name: str) -> None:
+    task = TASKS[name]
+    request = pair_request(MujocoEngine(task).info, 4, horizon=120)
+    reference = MujocoEngine(task, threads=1, slots=1).run(request)
+    for threads, slots in ((2, None), (3, 5), (1, 8)):
+        assert same_rollouts(MujocoEngine(task, threads, slots).run(request), reference), (threads, slots)
+
+
+def test_same_bits_alone_or_in_company() -> None:
+    task = TASKS["Hopper-v3"]
+    info = MujocoEngine(task).info
+    requests = [
+        pair_request(info, pairs, horizon=horizon, seed=s)
+        for pairs, horizon, s in ((3, 50, 0), (5, 90, 40), (1, 9, 80))
+    ]
+    alone = [MujocoEngine(task, 2).run(request) for request in requests]
+    engine = MujocoEngine(task, 2, slots=4)
+    tickets = [engine.submit(request) for request in requests]
+    together = collect(engine, tickets)
+    assert all(same_rollouts(together[ticket], reference) for ticket, reference in zip(tickets, alone, strict=True))
+
+
+def test_a_request_may_join_while_others_run() -> None:
+    task = TASKS["Swimmer-v3"]
+    engine = MujocoEngine(task, 2, slots=4)
+    first = pair_request(engine.info, 4, horizon=200)
+    second = pair_request(engine.info, 2, horizon=300, seed=50)  # longer than the slots hold
+    tickets = [engine.submit(first)]
+    assert engine.completed(timeout=0.0) == []
+    tickets.append(engine.submit(second))
+    found = collect(engine, tickets)
+    assert same_rollouts(found[tickets[0]], MujocoEngine(task, 1).run(first))
+    assert same_rollouts(found[tickets[1]], MujocoEngine(task, 1).run(second))
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v3", "Hopper-v3", "Humanoid-v3"])
+def test_native_engine_equals_the_registered_environment_bit_for_bit(name: str) -> None:
+    native = MujocoEngine(TASKS[name], threads=2)
+    request = pair_request(native.info, 2, horizon=100, keep=True)
+    mine = native.run(request)
+    other = make_engine(name, "gymnasium", workers=0).run(request)
+    assert same_rollouts(mine, other)
+    for a, b in zip(mine.trajectories, other.trajectories, strict=True):
+        assert np.array_equal(a.observations, b.observations) and np.array_equal(a.rewards, b.rewards)
+        assert a.terminated == b.terminated
+        assert a.last_observation is not None and np.array_equal(a.last_observation, b.last_observation)
+
+
+def test_an_ended_episode_takes_no_further_steps() -> None:
+    engine = MujocoEngine(TASKS["Hopper-v3"], threads=2)
+    found = engine.run(pair_request(engine.info, 4, keep=True))
+    assert (found.lengths < 1000).all()
+    for trajectory, length in zip(found.trajectories, found.lengths, strict=True):
+        assert trajectory.terminated and len(trajectory.rewards) == length
+    assert found.steps == found.lengths.sum()
+
+
+def test_transitions_are_kept_only_when_asked_for() -> None:
+    engine = MujocoEngine(TASKS["Swimmer-v3"], threads=1)
+    request = pair_request(engine.info, 1, horizon=30)
+    assert engine.run(request).trajectories == ()
+    kept = engine.run(replace(request, keep=True))
+    assert [t.observations.shape for t in kept.trajectories] == [(30, 8)] * 2
+    assert kept.totals[0] == kept.trajectories[0].rewards.sum()
+    assert np.array_equal(kept.moments.mean[0], kept.trajectories[0].observations.mean(axis=0))
+
+
+def test_policies_act_on_normalised_states() -> None:
+    engine = MujocoEngine(TASKS["Swimmer-v3"], threads=1)
+    rng = np.random.default_rng(0)
+    whitening = Whitening(rng.normal(size=8), rng.uniform(0.5, 2, size=8))
+    M = rng.normal(size=(2, 8))
+    request = replace(pair_request(engine.info, 1, horizon=50), base=M, scale=0.0, whitening=whitening)
+    folded = replace(request, whitening=Whitening(whitening.mean, np.ones(8)), base=M * whitening.scale)
+    np.testing.assert_allclose(engine.run(request).totals, engine.run(folded).totals, rtol=1e-6)
+
+
+def test_divergence_names_the_episode_and_the_step() -> None:
+    wild = replace(TASKS["Swimmer-v3"], start_noise=100.0)  # starts faster than the integrator can follow
+    engine = MujocoEngine(wild, threads=2)
+    request = pair_request(engine.info, 2, horizon=20, seed=70)
+    with pytest.raises(EpisodeError, match=r"the simulation diverged \(episode seed 7[0-3], step \d+\)"):
+        engine.run(request)
+
+
+def test_non_finite_rewards_name_the_episode_and_the_step() -> None:
+    task = TASKS["Swimmer-v3"]
+    broken = replace(task, position=lambda model, s: np.where(s["qvel"][:, 0] > 1e-9, np.nan, 0.0))
+    engine = MujocoEngine(broken, threads=1)
+    with pytest.raises(EpisodeError, match=r"non-finite reward \(nan\) \(episode seed 7[0-3], step \d+\)"):
+        engine.run(pair_request(engine.info, 2, horizon=20, seed=70))
+
+
+def test_an_engine_works_on_after_a_failure() -> None:
+    task = TASKS["Swimmer-v3"]
+    engine = MujocoEngine(task, threads=2)
+    request = pair_request(engine.info, 2, horizon=20)
+    with pytest.raises(EpisodeError):
+        engine.run(replace(request, base=np.full((2, 8), np.nan)))
+    engine.cancel()
+    assert same_rollouts(engine.run(request), MujocoEngine(task, 1).run(request))
+
+
+def test_cancel_forgets_what_was_submitted() -> None:
+    engine = MujocoEngine(TASKS["Swimmer-v3"], threads=1)
+    engine.submit(pair_request(engine.info, 2))
+    engine.completed(timeout=0.0)
+    engine.cancel()
+    assert engine.completed(timeout=0.0) == []
+
+
+# --- gymnasium
+
+
+def small(engine: Engine, pairs: int = 3, horizon: int = 30, **more: object) -> Request:
+    return pair_request(engine.info, pairs, scale=0.3, horizon=horizon, **more)  # type: ignore[arg-type]
+
+
+def test_same_bits_at_any_number_of_workers() -> None:
+    outcomes = []
+    for workers in (0, 1, 3):
+        engine = make_engine("Pendulum-v1", workers=workers)
+        outcomes.append(engine.run(small(engine)))
+        engine.close()
+    assert same_rollouts(outcomes[0], outcomes[1]) and same_rollouts(outcomes[0], outcomes[2])
+
+
+def test_third_party_environment_by_module_with_arguments() -> None:
+    totals = {}
+    for target in (0.0, 2.0):
+        engine = make_engine("toy_envs:Point-v0", workers=1, env_args={"target": target})
+        totals[target] = engine.run(small(engine, 1)).totals
+        engine.close()
+    assert not np.array_equal(totals[0.0], totals[2.0])
+
+
+def test_dict_observations_are_flattened() -> None:
+    import toy_envs  # noqa: F401
+
+    engine = make_engine("toy_envs:DictPoint-v0", workers=0)
+    raw = gym.make("DictPoint-v0").observation_space
+    assert engine.info.obs_dim == gym.spaces.flatdim(raw)
+    assert np.isfinite(engine.run(small(engine, 1)).totals).all()
+
+
+def test_discrete_actions_are_the_largest_output() -> None:
+    stage = Stage(gym.make("CartPole-v1"), clip_actions=True)
+    assert stage.info.discrete and stage.info.act_dim == 2
+    assert [stage.action(np.array(output)) for output in ([0.2, 0.1], [-1.0, 3.0])] == [0, 1]
+
+
+def test_third_party_actions_are_clipped_unless_told_otherwise() -> None:
+    outputs = np.array([100.0])
+    assert Stage(gym.make("Pendulum-v1"), clip_actions=True).action(outputs) == 2.0
+    assert Stage(gym.make("Pendulum-v1"), clip_actions=False).action(outputs) == 100.0
+    assert make_engine("Pendulum-v1", workers=0).info.high is not None
+    assert make_engine("Swimmer-v3", "gymnasium", workers=0).info.high is None
+
+
+def test_horizon_is_the_environments_own() -> None:
+    assert make_engine("Pendulum-v1", workers=0).info.horizon == 200
+    assert make_engine("Swimmer-v3", "gymnasium", workers=0).info.horizon == 1000
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("env", "env_args", "says"),
+    [
+        ("toy_envs:Nan-v0", {}, r"non-finite reward \(nan\).*step 5"),
+        ("toy_envs:Raise-v0", {}, r"the environment raised ZeroDivisionError.*step 3"),
+    ],
+)
+def test_a_bad_episode_stops_with_its_seed_and_step(workers: int, env: str, env_args: dict, says: str) -> None:
+    engine = make_engine(env, workers=workers, env_args=env_args)
+    with pytest.raises(EpisodeError, match=says) as caught:
+        engine.run(small(engine, 1, seed=40))
+    assert caught.value.seed in (40, 41)
+    engine.close()
+
+
+def test_a_crashed_worker_is_replaced_and_its_episode_rerun_with_the_same_bits(tmp_path: Path) -> None:
+    marker = tmp_path / "crashes"
+    engine = make_engine("toy_envs:Crash-v0", workers=2, env_args={"marker": str(marker), "times": 2})
+    found = engine.run(small(engine))
+    engine.close()
+    assert len(marker.read_text().splitlines()) == 2
+    calm = make_engine("toy_envs:Crash-v0", workers=1, env_args={"marker": str(marker), "times": 0})
+    assert same_rollouts(found, calm.run(small(calm)))
+    calm.close()
+
+
+def test_an_episode_that_keeps_crashing_is_named(tmp_path: Path) -> None:
+    engine = make_engine("toy_envs:Crash-v0", workers=1, env_args={"marker": str(tmp_path / "m"), "times": 10**6})
+    with pytest.raises(EngineError, match="died 3 times in the episode with seed 40"):
+        engine.run(small(engine, 1, seed=40))
+    engine.close()
+
+
+def test_a_killed_worker_does_not_change_the_outcome() -> None:
+    engine = make_engine("toy_envs:Slow-v0", workers=2, env_args={"delay": 0.005})
+    assert isinstance(engine, GymnasiumEngine)
+    request = small(engine)
+    ticket = engine.submit(request)
+    assert engine.completed(timeout=0.3) == []
+    os.kill(engine._workers[0].pid, 9)
+    found = collect(engine, [ticket])[ticket]
+    engine.close()
+    quick = make_engine("toy_envs:Slow-v0", workers=0, env_args={"delay": 0.0})
+    assert same_rollouts(found, quick.run(request))
+
+
+def test_close_ends_the_workers() -> None:
+    engine = make_engine("Pendulum-v1", workers=2)
+    assert isinstance(engine, GymnasiumEngine)
+    engine.run(small(engine))
+    processes = [worker._process for worker in engine._workers]
+    engine.close()
+    assert len(processes) == 2 and all(process.poll() is not None for process in processes)
+
+
+def test_workers_need_no_guard_and_no_registration(tmp_path: Path) -> None:
+    """A script without `if __name__ == '__main__'`, with an environment of its own, works in worker processes."""
+    import subprocess
+    import sys
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gymnasium as gym, numpy as np, offrank\n"
+        "class Mine(gym.Env):\n"
+        "    observation_space = gym.spaces.Box(-1, 1, (2,))\n"
+        "    action_space = gym.spaces.Box(-1, 1, (1,))\n"
+        "    def reset(self, seed=None, options=None):\n"
+        "        super().reset(seed=seed); self.x = self.np_random.uniform(-1, 1, 2); return self.x, {}\n"
+        "    def step(self, a):\n"
+        "        print('noise on stdout'); self.x = 0.5 * self.x; return self.x, -float(a[0] ** 2), False, False, {}\n"
+        "gym.register('Mine-v0', Mine, max_episode_steps=5)\n"
+        "agent = offrank.OPARS('Mine-v0', workers=2)\n"
+        "agent.learn(iterations=2, eval_every=0)\n"
+        "print('steps', agent.result['steps'])\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "steps 90"
+
+
+def test_unknown_tasks_get_near_matches() -> None:
+    with pytest.raises(UsageError, match="did you mean 'HalfCheetah-v3'"):
+        make_engine("HalfCheeta-v3")
+    with pytest.raises(UsageError, match="cannot import 'no_such_module'"):
+        make_engine("no_such_module:Env-v0")
+    with pytest.raises(UsageError, match="did you mean 'mujoco'"):
+        resolve_engine("Swimmer-v3", "mujuco")
+    with pytest.raises(UsageError, match="not 'Pendulum-v1'"):
+        resolve_engine("Pendulum-v1", "mujoco")
+
+
+def test_environment_arguments_are_refused_where_there_are_none() -> None:
+    with pytest.raises(UsageError, match="takes no environment arguments"):
+        make_engine("Swimmer-v3", env_args={"reset_noise_scale": 1.0})
+
+
+def test_a_wrong_environment_argument_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"cannot make 'Pendulum-v1'.*unexpected keyword") as caught:
+        make_engine("Pendulum-v1", env_args={"gravity": 9.8})
+    assert "\n" not in str(caught.value)
+
+
+def test_waiting_returns_when_the_time_is_over() -> None:
+    engine = make_engine("toy_envs:Slow-v0", workers=1, env_args={"delay": 0.01})
+    engine.submit(small(engine, 1, horizon=200))
+    begin = time.perf_counter()
+    assert engine.completed(timeout=0.05) == []
+    assert time.perf_counter() - begin < 60  # not for the episode's end at any price; no finer promise
+    engine.close()

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offrank.noise import BLOCK, Directions, Role, episode_seeds
+
+SHAPE = (3, 5)
+
+
+@given(seed=st.integers(0, 2**63 - 1), iteration=st.integers(0, 2**40))
+@settings(max_examples=25, deadline=None)
+def test_first_directions_do_not_depend_on_how_many_are_drawn(seed: int, iteration: int) -> None:
+    few, many = (Directions(seed, iteration, count, SHAPE) for count in (3, 2 * BLOCK + 1))
+    assert np.array_equal(few.take(np.arange(3)), many.take(np.arange(3)))
+
+
+def test_a_direction_is_the_same_whoever_asks_and_in_whatever_company() -> None:
+    directions = Directions(7, 2, 100, SHAPE)
+    everything = directions.take(np.arange(100))
+    for index in ([99], [0, 40, 41], [64, 3, 64]):
+        assert np.array_equal(directions.take(np.array(index)), everything[index])
+
+
+def test_directions_differ_by_seed_iteration_and_index() -> None:
+    drawn = [Directions(seed, it, 2, SHAPE).take(np.arange(2)) for seed in (0, 1) for it in (0, 1)]
+    flat = np.concatenate(drawn).reshape(8, -1)
+    assert len({row.tobytes() for row in flat}) == 8
+
+
+def test_directions_are_standard_normal() -> None:
+    from scipy.stats import kstest
+
+    values = Directions(0, 0, 2000, SHAPE).take(np.arange(2000)).ravel()
+    assert kstest(values, "norm").pvalue > 0.001
+
+
+def test_episode_seeds_are_a_function_of_seed_iteration_role_and_index() -> None:
+    index = np.arange(50)
+    seen = {(s, i, r): episode_seeds(s, i, r, index) for s in (0, 1) for i in (0, 5) for r in Role}
+    assert np.array_equal(seen[0, 5, Role.PLUS][[3, 7]], episode_seeds(0, 5, Role.PLUS, np.array([3, 7])))
+    every = np.concatenate(list(seen.values()))
+    assert len(np.unique(every)) == len(every)
+    assert every.min() >= 0 and every.max() < 2**31  # what any environment's reset accepts
+
+
+def test_no_episodes_have_no_seeds() -> None:
+    assert len(episode_seeds(0, 0, Role.PLUS, np.zeros(0, dtype=np.int64))) == 0

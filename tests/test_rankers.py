@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers import FunctionEngine, constant_reward, finish, iterate, linear_system
+from offrank.arrays import FloatArray
+from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.noise import Directions
+from offrank.normalizer import Whitening
+from offrank.rankers import RANKERS, Adaptive, Interleaved, Kernel, LargestChange, OnPolicy, Random, SmallestChange
+from offrank.rankers.base import Ranking, top
+from offrank.rankers.kernel import rewards_to_come
+from offrank.rollouts import Rollouts
+from offrank.strategies import ARS
+
+N_OBS, N_ACT = 5, 3
+
+
+@pytest.fixture
+def engine() -> FunctionEngine:
+    return FunctionEngine(linear_system(N_OBS, N_ACT), N_OBS, N_ACT)
+
+
+def candidates(N: int = 40, b: int = 4, shift: float = 0.0, iteration: int = 0) -> Candidates:
+    rng = np.random.default_rng(1)
+    whitening = Whitening(rng.normal(size=N_OBS), np.array([0.5, 1.0, 0.0, 2.0, 1.0]))
+    directions = Directions(3, iteration, N, (N_ACT, N_OBS))
+    return Candidates(rng.normal(size=(N_ACT, N_OBS)) / 5, whitening, directions, 0.3, b, Episodes(10, shift))
+
+
+def plain_kernel_scores(c: Candidates, behaviour: Rollouts, h: float, shift: float) -> FloatArray:
+    """The paper's formula, term by term."""
+    rewards = np.concatenate([t.rewards - shift for t in behaviour.trajectories])
+    eta = sum(rewards) / len(rewards)
+    scores = []
+    for delta in c.directions.take(np.arange(c.N)):
+        f = 0.0
+        for trajectory in behaviour.trajectories:
+            for t in range(len(trajectory.rewards)):
+                Q = sum(r - shift - eta for r in trajectory.rewards[t:])
+                z = (trajectory.observations[t] - c.whitening.mean) * c.whitening.scale
+                f += np.exp(-(np.linalg.norm(c.scale * delta @ z) ** 2) / h**2) * Q
+        scores.append(f / len(rewards))
+    return np.array(scores)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+@pytest.mark.parametrize("h", [0.1, 1.0])
+def test_kernel_scores_equal_the_papers_formula(engine: FunctionEngine, h: float, shift: float) -> None:
+    c = candidates(shift=shift)
+    ranking = finish(Kernel(n_behaviour=2, bandwidth=h).rank(c, {}), engine)
+    plain = plain_kernel_scores(c, ranking.behaviour, h, shift)
+    np.testing.assert_allclose(ranking.scores, plain, rtol=1e-11)
+    assert np.array_equal(ranking.chosen, np.sort(np.argsort(-plain, kind="stable")[: c.b]))
+
+
+def test_q_is_centred_over_all_rollouts_and_stops_at_each_ones_end(engine: FunctionEngine) -> None:
+    behaviour = finish(candidates().behave(3), engine)
+    Q = rewards_to_come(behaviour, 0.7)
+    first_of_each = Q[[0, 10, 20]]
+    np.testing.assert_allclose(first_of_each.sum(), 0.0, atol=1e-9)  # all (r - eta) add up to nothing
+    rewards = np.concatenate([t.rewards for t in behaviour.trajectories])
+    np.testing.assert_allclose(Q[[9, 19, 29]], rewards[[9, 19, 29]] - rewards.mean())
+
+
+def test_kernel_logs_mean_q_and_the_share_of_negative_q(engine: FunctionEngine) -> None:
+    ranking = finish(Kernel(n_behaviour=2).rank(candidates(), {}), engine)
+    Q = rewards_to_come(ranking.behaviour, 0.0)
+    assert ranking.metrics["q_mean"] == pytest.approx(Q.mean())
+    assert ranking.metrics["q_negative"] == pytest.approx((Q < 0).mean())
+
+
+@pytest.mark.parametrize(("ranker", "order"), [(SmallestChange(2), 1), (LargestChange(2), -1)])
+def test_change_controls_order_by_mean_squared_action_change(
+    engine: FunctionEngine, ranker: SmallestChange, order: int
+) -> None:
+    c = candidates()
+    ranking = finish(ranker.rank(c, {}), engine)
+    z = np.concatenate([c.whitening(t.observations) for t in ranking.behaviour.trajectories])
+    changes = [np.mean(np.sum((c.scale * z @ delta.T) ** 2, axis=1)) for delta in c.directions.take(np.arange(c.N))]
+    assert np.array_equal(ranking.chosen, np.sort(np.argsort(order * np.array(changes))[: c.b]))
+
+
+def test_equal_scores_go_to_the_lowest_index() -> None:
+    assert np.array_equal(top(np.zeros(9), 3), [0, 1, 2])
+    assert np.array_equal(top(np.array([1.0, 2.0, 2.0, 0.0, 2.0]), 2), [1, 2])
+
+
+def test_underflow_of_every_exponential_goes_to_the_lowest_index(engine: FunctionEngine) -> None:
+    ranking = finish(Kernel(bandwidth=1e-9).rank(candidates(), {}), engine)
+    assert np.array_equal(ranking.scores, np.zeros(40))
+    assert np.array_equal(ranking.chosen, np.arange(4))
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 3.0]), min_size=1, max_size=12), st.data())
+@settings(max_examples=60, deadline=None)
+def test_top_takes_exactly_b_and_none_better_is_left(scores: list[float], data: st.DataObject) -> None:
+    b = data.draw(st.integers(1, len(scores)))
+    values = np.array(scores)
+    chosen = top(values, b)
+    left = np.setdiff1d(np.arange(len(scores)), chosen)
+    assert len(chosen) == b and np.array_equal(chosen, np.unique(chosen))
+    for i in left:
+        better = values[chosen] > values[i]
+        tied_before = (values[chosen] == values[i]) & (chosen < i)
+        assert (better | tied_before).all()
+
+
+def test_on_policy_keeps_the_pairs_whose_better_sign_did_best(engine: FunctionEngine) -> None:
+    c = candidates(N=6, b=2)
+    ranking = finish(OnPolicy().rank(c, {}), engine)
+    assert len(engine.requests) == 1 and len(engine.requests[0]) == 12
+    best = np.maximum(ranking.pairs.plus, ranking.pairs.minus)
+    assert np.array_equal(ranking.chosen, np.sort(np.argsort(-best)[:2]))
+
+
+def test_random_equals_on_policy_with_as_many_directions_to_the_last_bit(engine: FunctionEngine) -> None:
+    sampled, _ = iterate(ARS(n_directions=32, n_top=3), Random(), engine, 5)
+    all_used, _ = iterate(ARS(n_directions=3, n_top=3), OnPolicy(), engine, 5)
+    assert np.array_equal(sampled.M, all_used.M)
+    assert np.array_equal(sampled.normalizer.m2, all_used.normalizer.m2)
+
+
+@pytest.mark.parametrize("name", RANKERS)
+def test_with_n_equal_b_every_ranker_takes_all(engine: FunctionEngine, name: str) -> None:
+    ranker = RANKERS[name]()
+    ranking = finish(ranker.rank(candidates(N=4, b=4), ranker.start()), engine)
+    assert np.array_equal(ranking.chosen, np.arange(4))
+
+
+@pytest.mark.parametrize("name", RANKERS)
+def test_every_ranker_survives_equal_returns(name: str) -> None:
+    engine = FunctionEngine(constant_reward(N_OBS), N_OBS, N_ACT)
+    state, log = iterate(ARS(n_directions=6, n_top=2), RANKERS[name](), engine, 4)
+    assert np.array_equal(state.M, np.zeros((N_ACT, N_OBS)))
+    assert all(entry["sigma_R"] == 0 for entry in log)
+
+
+def test_interleaved_ranks_on_policy_every_period(engine: FunctionEngine) -> None:
+    _, log = iterate(ARS(n_directions=6, n_top=2), Interleaved(period=3), engine, 7)
+    assert [entry["on_policy"] for entry in log] == [False, False, True, False, False, True, False]
+    sizes = [len(request) for request in engine.requests]
+    assert sizes == [1, 4, 1, 4, 12, 1, 4, 1, 4, 12, 1, 4]
+
+
+def outcome(scores: list[float], returns: list[float]) -> tuple[Ranking, Pairs]:
+    index = np.arange(len(scores))
+    best = np.array(returns)
+    pairs = Pairs(index, best, best - 1, None)  # type: ignore[arg-type]
+    return Ranking(chosen=index, scores=np.array(scores)), pairs
+
+
+def test_adaptive_falls_back_when_scores_contradict_returns() -> None:
+    ranker = Adaptive(patience=10**6)
+    memory = ranker.start()
+    agreeing, contrary = outcome([3, 2, 1], [3, 2, 1]), outcome([3, 2, 1], [1, 2, 3])
+    for _ in range(5):
+        memory = ranker.learn(memory, *agreeing)
+        assert not ranker.on_policy_now(0, memory)
+    for _ in range(10):
+        memory = ranker.learn(memory, *contrary)
+    assert ranker.on_policy_now(0, memory)
+    after = ranker.learn(memory, *agreeing)  # that iteration ranked on-policy
+    assert not ranker.on_policy_now(0, after)
+
+
+def test_adaptive_falls_back_when_returns_stall() -> None:
+    ranker = Adaptive(patience=4)
+    memory = ranker.start()
+    seen = []
+    for _ in range(10):
+        memory = ranker.learn(memory, *outcome([3, 2, 1], [3, 2, 1]))
+        seen.append(ranker.on_policy_now(0, memory))
+    assert seen == [False] * 4 + [True] + [False] * 4 + [True]
+
+
+def test_adaptive_with_b_of_one_counts_only_the_stall() -> None:
+    ranker = Adaptive(patience=2)
+    memory = ranker.learn(ranker.start(), *outcome([1.0], [5.0]))
+    assert not ranker.on_policy_now(0, memory) and float(memory["tau"]) == 1.0
+
+
+def test_ranking_asks_only_through_what_it_yields(engine: FunctionEngine) -> None:
+    """Rankers are frozen and their memory explicit: ranking twice from the same state gives the same."""
+    ranker = Adaptive()
+    c = candidates()
+    first, second = (finish(ranker.rank(c, ranker.start()), engine) for _ in range(2))
+    assert np.array_equal(first.scores, second.scores)
+    with pytest.raises(AttributeError):
+        ranker.patience = 3  # type: ignore[misc]
+    assert replace(ranker, patience=3).patience == 3

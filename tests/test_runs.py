@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers import FunctionEngine, linear_system
+from offrank.checkpoint import load_arrays, save_arrays
+from offrank.config import RunConfig, resolve
+from offrank.engines.base import Engine
+from offrank.errors import EpisodeError, FileFormatError, OffrankError, UsageError
+from offrank.fleet import drive
+from offrank.launch import open_run
+from offrank.metrics import read_metrics
+from offrank.noise import Role
+from offrank.policy import LinearPolicy
+from offrank.rollouts import Trajectory
+from offrank.run import Run
+from offrank.saved import Saved
+
+N_OBS, N_ACT = 4, 2
+
+
+def engine() -> FunctionEngine:
+    return FunctionEngine(linear_system(N_OBS, N_ACT), N_OBS, N_ACT)
+
+
+def config(algo: str = "op-ars", ranker: str | None = None, **settings: Any) -> RunConfig:
+    given = {"n_directions": 6, "n_top": 2, "step_size": 0.05, "noise_std": 0.1}
+    recipe = resolve(None, algo, ranker, given | settings.pop("set", {}))
+    defaults = {"seed": 0, "engine": "function", "horizon": 10, "eval_every": 2, "eval_episodes": 3}
+    return RunConfig(
+        "toy", recipe.algo, recipe.ranker.name, recipe.hyperparameters, recipe.sources, **(defaults | settings)
+    )
+
+
+def go(
+    cfg: RunConfig, folder: Path | None = None, on: Engine | None = None, resume: bool = False, **options: Any
+) -> Run:
+    on = on or engine()
+    run = open_run(cfg, on.info, folder, resume, **options)
+    drive([run], on)
+    return run
+
+
+def without_time(folder: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in record.items() if k != "wall_s"} for record in read_metrics(folder / "metrics.jsonl")]
+
+
+# --- the evaluation protocol
+
+
+def test_evaluations_come_after_every_tenth_iteration_and_none_before() -> None:
+    run = go(config(eval_every=10, iterations=25))
+    assert [e.iteration for e in run.evaluations] == [10, 20]
+
+
+def test_evaluation_is_of_the_policy_as_it_now_is_and_counts_nothing(tmp_path: Path) -> None:
+    on = engine()
+    run = go(config(iterations=2, eval_every=2), tmp_path / "run", on)
+    evaluation = on.requests[-1]
+    assert np.array_equal(evaluation.base, run.state.M)
+    assert np.array_equal(evaluation.whitening.scale, run.state.normalizer.freeze().scale)
+    assert set(evaluation.roles) == {Role.EVALUATION} and len(evaluation) == 3
+    assert run.state.steps == 2 * (2 * 2 + 1) * 10  # two iterations of 2b + n_b episodes
+    assert run.state.episodes == 10 and run.evaluation_steps == 30
+
+
+def test_every_evaluation_has_fresh_starts() -> None:
+    on = engine()
+    go(config(iterations=6), on=on)
+    seeds = [tuple(r.seeds) for r in on.requests if r.roles[0] == Role.EVALUATION]
+    assert len(seeds) == 3 and len({s for group in seeds for s in group}) == 9
+
+
+def test_evaluation_is_paid_in_full() -> None:
+    """No survival shift: the evaluation is of the task, not of the training signal."""
+    plain, shifted = (go(config("ars", iterations=2, set={"reward_shift": s})) for s in (0.0, 5.0))
+    # at equal lengths a constant shift moves no step, so only the evaluation itself could differ
+    assert [e.mean for e in shifted.evaluations] == pytest.approx([e.mean for e in plain.evaluations])
+
+
+def test_sample_complexity_is_the_step_count_at_the_first_crossing() -> None:
+    full = go(config(iterations=20))
+    means = [e.mean for e in full.evaluations]
+    threshold = sorted(means)[len(means) // 2]
+    expected = next(e for e in full.evaluations if e.mean >= threshold)
+    run = go(config(iterations=20, threshold=threshold))
+    assert run.stop_reason == "threshold" and run.result["reached"]
+    assert run.result["steps_to_threshold"] == expected.steps == run.state.steps
+
+
+def test_an_extra_evaluation_at_the_end_is_final_and_never_a_crossing(tmp_path: Path) -> None:
+    run = go(config(iterations=3, eval_every=2, threshold=None), tmp_path / "a")
+    records = [r for r in read_metrics(tmp_path / "a" / "metrics.jsonl") if r["kind"] == "evaluation"]
+    assert [(r["iteration"], r.get("final", False)) for r in records] == [(2, False), (3, True)]
+    lenient = go(config(iterations=1, eval_every=2, threshold=-1e9), tmp_path / "b")
+    assert lenient.result["steps_to_threshold"] is None and not lenient.result["reached"]
+    assert json.loads((tmp_path / "b" / "result.json").read_text())["final_return"] is not None
+    assert run.stop_reason == "iterations"
+
+
+def test_a_step_budget_finishes_the_iteration_it_runs_out_in() -> None:
+    run = go(config(steps=101))
+    assert (run.state.iteration, run.state.steps, run.stop_reason) == (3, 150, "steps")
+
+
+def test_evaluations_can_be_left_out() -> None:
+    on = engine()
+    run = go(config(eval_every=0, iterations=3), on=on)
+    assert run.evaluations == [] and all(Role.EVALUATION not in r.roles for r in on.requests)
+
+
+def test_the_best_policy_is_kept(tmp_path: Path) -> None:
+    run = go(config(iterations=20), tmp_path / "run")
+    best = max(run.evaluations, key=lambda e: e.mean)
+    assert run.best is not None and run.best[0] == best
+    saved = Saved.find(tmp_path / "run")
+    assert saved.meta["evaluation"]["mean"] == max(best.mean, saved.meta["evaluation"]["mean"])
+    assert Saved.find(tmp_path / "run", "final").policy.sha256 == run.policy.sha256
+
+
+@pytest.mark.parametrize(
+    ("algo", "ranker", "episodes"),
+    [("ars", None, 12), ("op-ars", None, 5), ("ars", "random", 4), ("op-ars", "largest-change", 5)],
+)
+def test_every_training_step_is_counted(algo: str, ranker: str | None, episodes: int) -> None:
+    on = engine()
+    run = go(config(algo, ranker, iterations=3), on=on)
+    training = [r for r in on.requests if Role.EVALUATION not in r.roles]
+    assert run.state.episodes == 3 * episodes == sum(len(r) for r in training)
+    assert run.state.steps == 10 * run.state.episodes
+
+
+# --- resume
+
+
+@pytest.mark.parametrize("ranker", ["on-policy", "kernel", "interleaved", "adaptive", "random", "smallest-change"])
+def test_resume_equals_uninterrupted(tmp_path: Path, ranker: str) -> None:
+    whole = go(config(ranker=ranker, iterations=11), tmp_path / "whole")
+    for stop in (1, 4, 7):
+        go(config(ranker=ranker, iterations=stop), tmp_path / "parts", resume=True)
+    parts = go(config(ranker=ranker, iterations=11), tmp_path / "parts", resume=True)
+    assert parts.policy.sha256 == whole.policy.sha256
+    assert parts.evaluations == whole.evaluations
+    assert without_time(tmp_path / "parts") == without_time(tmp_path / "whole")
+    assert Saved.find(tmp_path / "parts").policy.sha256 == Saved.find(tmp_path / "whole").policy.sha256
+    assert {k: v.tobytes() for k, v in parts.state.arrays().items()} == {
+        k: v.tobytes() for k, v in whole.state.arrays().items()
+    }
+
+
+def test_a_run_dropped_at_any_request_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    """Like a power cut: nothing is saved at the moment of the end, only what earlier checkpoints hold."""
+    cfg = config(iterations=5)
+    whole = go(cfg)
+    on = engine()
+    total = 5 * 2 + 2 + 1  # behaviour and pairs, two evaluations and a final one
+    for cut in range(total):
+        folder = tmp_path / str(cut)
+        run = open_run(cfg, on.info, folder, checkpoint_seconds=0.0)
+        run.start()
+        for _ in range(cut):
+            assert run.request is not None
+            run.receive(on.run(run.request))
+        resumed = go(cfg, folder, resume=True)
+        assert resumed.policy.sha256 == whole.policy.sha256 and resumed.evaluations == whole.evaluations
+        assert [r["iteration"] for r in without_time(folder) if r["kind"] == "iteration"] == [1, 2, 3, 4, 5]
+
+
+def test_pausing_during_an_evaluation_does_not_lose_it(tmp_path: Path) -> None:
+    cfg = config(iterations=4)
+    on = engine()
+    run = open_run(cfg, on.info, tmp_path / "run")
+    run.start()
+    while run.request is not None and Role.EVALUATION not in run.request.roles:
+        run.receive(on.run(run.request))
+    run.pause()
+    assert go(cfg, tmp_path / "run", resume=True).evaluations == go(cfg).evaluations
+
+
+def test_a_fleet_gives_every_run_the_bits_it_has_alone() -> None:
+    configs = [config(algo, seed=seed, iterations=4) for algo in ("ars", "op-ars") for seed in (0, 1)]
+    on = engine()
+    runs = [Run(cfg, on.info) for cfg in configs]
+    drive(runs, on)
+    assert [run.policy.sha256 for run in runs] == [go(cfg).policy.sha256 for cfg in configs]
+    assert len({run.policy.sha256 for run in runs}) == 4
+
+
+def test_metrics_can_be_read_while_a_line_is_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"kind": "iteration", "iteration": 1}\n{"kind": "iter')
+    assert read_metrics(path) == [{"kind": "iteration", "iteration": 1}]
+
+
+def test_metrics_carry_the_pinned_keys_and_the_rankers_own(tmp_path: Path) -> None:
+    go(config(iterations=2), tmp_path / "run")
+    pinned = {"kind", "iteration", "steps", "episodes", "return_mean", "return_std", "wall_s"}
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert all(pinned <= set(r) for r in records)
+    assert {"q_mean", "q_negative", "sigma_R"} <= set(records[0])
+
+
+def test_metrics_shorter_than_the_checkpoint_are_refused(tmp_path: Path) -> None:
+    go(config(iterations=2), tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(b"")
+    with pytest.raises(FileFormatError, match="lines are missing"):
+        go(config(iterations=4), tmp_path / "run", resume=True)
+
+
+# --- failures
+
+
+def test_a_failing_episode_leaves_a_good_checkpoint(tmp_path: Path) -> None:
+    cfg = config(iterations=6)
+    broken = engine()
+    simulate = broken.simulate
+    calls = 0
+
+    def fail_later(*args: Any) -> Trajectory:
+        nonlocal calls
+        calls += 1
+        if calls > 22:
+            raise EpisodeError("non-finite reward (nan)", 7, 3)
+        return simulate(*args)
+
+    broken.simulate = fail_later
+    with pytest.raises(EpisodeError, match="episode seed 7, step 3"):
+        go(cfg, tmp_path / "run", broken)
+    assert go(cfg, tmp_path / "run", resume=True).policy.sha256 == go(cfg).policy.sha256
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = config(iterations=8)
+    go(config(iterations=3), tmp_path / "run")
+    before = (tmp_path / "run" / "checkpoint.npz").read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("offrank.checkpoint.os.fsync", full)
+        with pytest.raises(OffrankError, match="No space left on device"):
+            go(cfg, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "checkpoint.npz").read_bytes() == before
+    assert not list((tmp_path / "run").glob(".*"))
+    assert go(cfg, tmp_path / "run", resume=True).policy.sha256 == go(cfg).policy.sha256
+
+
+def test_a_callback_can_stop_a_run() -> None:
+    run = go(config(iterations=50), callbacks=(lambda run, record: record["iteration"] < 3,))
+    assert (run.stop_reason, run.state.iteration) == ("stopped", 3)
+
+
+# --- files
+
+
+def stored(tmp_path: Path) -> Path:
+    go(config(iterations=2), tmp_path / "run")
+    return tmp_path / "run" / "checkpoint.npz"
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    content = path.read_bytes()
+    for size in (0, 10, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:size])
+        with pytest.raises(FileFormatError, match="truncated"):
+            load_arrays(path, "run")
+
+
+def test_any_changed_array_is_noticed(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    arrays["state.M"] = arrays["state.M"] + 1e-9
+    np.savez(path, **arrays)
+    with pytest.raises(FileFormatError, match="checksum"):
+        load_arrays(path, "run")
+
+
+def test_foreign_and_executable_files_are_refused(tmp_path: Path) -> None:
+    foreign, pickled = tmp_path / "foreign.npz", tmp_path / "pickled.npz"
+    np.savez(foreign, a=np.zeros(3))
+    np.savez(pickled, meta=np.array([{"a": 1}], dtype=object), sha256=np.zeros(32, np.uint8))
+    with pytest.raises(FileFormatError, match="not an offrank file"):
+        load_arrays(foreign, "run")
+    with pytest.raises(FileFormatError):
+        load_arrays(pickled, "run")
+    with pytest.raises(UsageError, match="cannot read"):
+        load_arrays(tmp_path / "missing", "run")
+
+
+def test_a_policy_is_not_a_checkpoint(tmp_path: Path) -> None:
+    stored(tmp_path)
+    with pytest.raises(FileFormatError, match="holds a policy, not a run"):
+        load_arrays(tmp_path / "run" / "best.offrank", "run")
+
+
+def test_arrays_of_every_kind_come_back_as_they_were(tmp_path: Path) -> None:
+    arrays = {
+        "scalar": np.array(3.5),
+        "empty": np.zeros((0, 4)),
+        "ints": np.arange(6).reshape(2, 3),
+        "yes": np.array(True),
+    }
+    arrays["strided"] = np.arange(12.0).reshape(3, 4)[:, ::2]
+    save_arrays(tmp_path / "file", "policy", arrays, {"note": "ü"})
+    kind, back, meta = load_arrays(tmp_path / "file", "policy")
+    assert kind == "policy" and meta["note"] == "ü"
+    for name, value in arrays.items():
+        assert back[name].dtype == value.dtype and np.array_equal(back[name], value)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"horizon": 9}, {"set": {"n_top": 3}}, {"ranker": "random"}])
+def test_another_runs_checkpoint_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    stored(tmp_path)
+    with pytest.raises(UsageError, match="is of another run"):
+        go(config(**change, iterations=4), tmp_path / "run", resume=True)
+
+
+def test_limits_may_change_on_resume(tmp_path: Path) -> None:
+    stored(tmp_path)
+    run = go(config(iterations=None, steps=200, threshold=1e9), tmp_path / "run", resume=True)
+    assert run.stop_reason == "steps"
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    stored(tmp_path)
+    with pytest.raises(UsageError, match="already holds a run"):
+        go(config(iterations=4), tmp_path / "run")
+
+
+def test_policies_survive_their_file_bit_for_bit(tmp_path: Path) -> None:
+    run = go(config(iterations=3), tmp_path / "run")
+    policy = Saved.find(tmp_path / "run", "final").policy
+    states = np.random.default_rng(0).normal(size=(20, N_OBS))
+    assert np.array_equal(policy.predict(states), run.policy.predict(states))
+    assert np.array_equal(policy.predict(states[3]), policy.predict(states)[3])
+
+
+def test_predictions_are_clipped_or_chosen_as_the_environment_needs() -> None:
+    run = go(config(iterations=3))
+    policy = run.policy
+    clipped = LinearPolicy(100 * policy.M, policy.whitening, low=np.array([-1.0, -2.0]), high=np.array([1.0, 2.0]))
+    states = np.random.default_rng(0).normal(size=(50, N_OBS))
+    assert np.abs(clipped.predict(states)).max(axis=0).tolist() == [1.0, 2.0]
+    chosen = replace(policy, discrete=True).predict(states)
+    assert np.array_equal(chosen, policy.raw(states).argmax(axis=1))
+
+
+@pytest.mark.parametrize("bad", [np.zeros(3), np.zeros((2, 2, 4)), np.full(4, np.nan)])
+def test_bad_observations_are_named(bad: np.ndarray) -> None:
+    with pytest.raises(UsageError, match="observation"):
+        go(config(iterations=1)).policy.predict(bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"seed": -1}, {"seed": 2**63}, {"horizon": 0}, {"eval_episodes": 0}, {"steps": 0}, {"threshold": float("nan")}],
+)
+def test_impossible_settings_are_named(bad: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(bad))):
+        config(**bad)
