@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import FunctionEngine, constant_reward, finish, iterate, linear_system
+from helpers import FunctionEngine, finish, iterate, linear_system
 from offrank.arrays import FloatArray
 from offrank.candidates import Candidates, Episodes, Pairs
 from offrank.noise import Directions
@@ -131,14 +131,6 @@ def test_with_n_equal_b_every_ranker_takes_all(engine: FunctionEngine, name: str
     ranker = RANKERS[name]()
     ranking = finish(ranker.rank(candidates(N=4, b=4), ranker.start()), engine)
     assert np.array_equal(ranking.chosen, np.arange(4))
-
-
-@pytest.mark.parametrize("name", RANKERS)
-def test_every_ranker_survives_equal_returns(name: str) -> None:
-    engine = FunctionEngine(constant_reward(N_OBS), N_OBS, N_ACT)
-    state, log = iterate(ARS(n_directions=6, n_top=2), RANKERS[name](), engine, 4)
-    assert np.array_equal(state.M, np.zeros((N_ACT, N_OBS)))
-    assert all(entry["sigma_R"] == 0 for entry in log)
 
 
 def test_interleaved_ranks_on_policy_every_period(engine: FunctionEngine) -> None:

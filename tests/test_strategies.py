@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 from helpers import FunctionEngine, constant_reward, linear_system
-from offrank.config import ALGORITHMS, RunConfig, resolve
+from offrank.config import RunConfig, resolve
 from offrank.fleet import drive
 from offrank.launch import open_run
 from offrank.noise import Role
 from offrank.rankers import RANKERS
 from offrank.run import Run
+from offrank.strategies import STRATEGIES
 
 N_OBS, N_ACT, N, B, N_B = 4, 2, 6, 3, 2
-PAIRS = list(product(ALGORITHMS, RANKERS))
+PAIRS = list(product(STRATEGIES, RANKERS))
 
 
 def config(algo: str, ranker: str, iterations: int, seed: int = 0, horizon: int = 10) -> RunConfig:
-    given: dict[str, object] = {"n_directions": N, "n_top": B}
+    given: dict[str, object] = {"n_directions": N, "n_top": B, "noise_std": 0.1}
     if "n_behaviour" in resolve(None, algo, ranker).hyperparameters:
         given["n_behaviour"] = N_B
     recipe = resolve(None, algo, ranker, given)

@@ -15,7 +15,7 @@ import pytest
 import offrank
 from offrank.errors import EpisodeError, UsageError
 from offrank.tasks import TASKS
-from offrank.tasks.models import load_model
+from offrank.tasks.models import load_model, quiet_mujoco
 
 CONTACT = 84  # contact-force entries of Ant's and Humanoid's observation, 0 in v3
 
@@ -24,7 +24,7 @@ def theirs(name: str, version: str = "v4", **options: Any) -> Any:
     """Gymnasium's own environment, without wrappers or warnings."""
     if name.startswith("Ant") and version == "v4":
         options["use_contact_forces"] = True
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), quiet_mujoco():
         warnings.simplefilter("ignore")
         return gym.make(name.replace("v3", version), **options).unwrapped
 

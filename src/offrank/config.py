@@ -15,11 +15,22 @@ from offrank.presets import GENERAL, lookup
 from offrank.rankers import RANKERS, Ranker
 from offrank.strategies import STRATEGIES, Strategy
 
-ALGORITHMS = {"ars": ("ars", "on-policy"), "op-ars": ("ars", "kernel")}  # name: (strategy, ranker)
+ALGORITHMS = {name: (name, "on-policy") for name in STRATEGIES}  # name: (strategy, ranker)
+ALGORITHMS |= {f"op-{name}": (name, "kernel") for name in STRATEGIES}
 
-# what the paper calls them, for whoever types the symbol
-SYMBOLS = {"N": "n_directions", "b": "n_top", "alpha": "step_size", "nu": "noise_std"}
-SYMBOLS |= {"h": "bandwidth", "n_b": "n_behaviour", "shift": "reward_shift", "H": "horizon"}
+# what the papers call them, for whoever types the symbol
+SYMBOLS = {
+    "N": ("n_directions",),
+    "b": ("n_top",),
+    "alpha": ("step_size", "learning_rate"),
+    "nu": ("noise_std",),
+    "sigma": ("noise_std",),
+    "h": ("bandwidth",),
+    "n_b": ("n_behaviour",),
+    "K": ("epochs",),
+    "lambda": ("clip",),
+    "shift": ("reward_shift",),
+}
 
 GIVEN = "given"
 
@@ -106,8 +117,9 @@ def resolve(
 
 
 def _hint(name: str, known: Mapping[str, Any]) -> str:
-    if SYMBOLS.get(name) in known:
-        return f"; the paper's {name} is {SYMBOLS[name]!r} here"
+    for word in SYMBOLS.get(name, ()):
+        if word in known:
+            return f"; the paper's {name} is {word!r} here"
     return did_you_mean(name, known) or f"; it has {', '.join(known)}"
 
 

@@ -2,7 +2,9 @@
 
 from offrank.strategies.ars import ARS
 from offrank.strategies.base import Strategy
+from offrank.strategies.es import ES
+from offrank.strategies.tres import TRES
 
-STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (ARS,)}
+STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (ARS, TRES, ES)}
 
-__all__ = ["ARS", "STRATEGIES", "Strategy"]
+__all__ = ["ARS", "ES", "STRATEGIES", "TRES", "Strategy"]

@@ -13,12 +13,10 @@ from typing import ClassVar
 import numpy as np
 
 from offrank.arithmetic import one_blas_thread
-from offrank.arrays import FloatArray, Metrics
-from offrank.candidates import Asking, Candidates, Episodes, Pairs
+from offrank.arrays import FloatArray, Memory, Metrics
+from offrank.candidates import Candidates, Pairs
 from offrank.errors import UsageError, did_you_mean
-from offrank.rankers.base import Ranker
-from offrank.state import State
-from offrank.strategies.base import Strategy, advance
+from offrank.strategies.base import Strategy, return_deviation
 
 # form: (steps divided by sigma_R, states normalised, only the top b used)
 FORMS = {
@@ -37,11 +35,11 @@ class ARS(Strategy):
     name: ClassVar[str] = "ars"
 
     step_size: float = 0.02  # alpha
-    noise_std: float = 0.03  # nu
     form: str = "V2-t"  # BRS, V1, V1-t, V2 or V2-t
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check("positive", lambda value: value > 0, "step_size")
         if self.form not in FORMS:
             raise UsageError(f"form = {self.form!r}: one of {', '.join(FORMS)}{did_you_mean(self.form, FORMS)}")
         if not FORMS[self.form][2] and self.n_top != self.n_directions:
@@ -49,38 +47,17 @@ class ARS(Strategy):
                 f"form {self.form} uses every direction: set n_top = n_directions = {self.n_directions} "
                 f"(n_top is {self.n_top}), or use the form {self.form if self.form != 'BRS' else 'V1'}-t"
             )
-        for field in ("step_size", "noise_std"):
-            if not getattr(self, field) > 0:
-                raise UsageError(f"{field} = {getattr(self, field)}: must be positive")
 
     @property
     def normalises(self) -> bool:
         return FORMS[self.form][1]
 
-    def iteration(self, state: State, ranker: Ranker, episodes: Episodes) -> Asking[tuple[State, Metrics]]:
-        # sample
-        candidates = self.draw(state, self.noise_std, episodes)
-        # rank
-        ranking = yield from ranker.rank(candidates, state.ranker)
-        # evaluate
-        pairs = ranking.pairs
-        if pairs is None:
-            pairs = yield from candidates.evaluate(ranking.chosen)
-        used = pairs.take(ranking.chosen)
-        # update
-        sigma_R = float(np.std(np.concatenate([used.plus, used.minus])))
-        M = state.M + self.step(candidates, used, sigma_R)
-        after, metrics = advance(state, M, state.strategy, ranker, ranking, used, episodes)
-        return after, metrics | {"sigma_R": sigma_R}
-
-    def step(self, candidates: Candidates, used: Pairs, sigma_R: float) -> FloatArray:
-        """The change of M, (p, n). Equal returns carry no information, and give no step."""
-        if sigma_R == 0.0:
-            return np.zeros_like(candidates.M)
-        alpha, b = self.step_size, len(used.index)
+    def update(self, candidates: Candidates, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
+        alpha, b, sigma_R = self.step_size, len(used.index), return_deviation(used)
+        if sigma_R == 0.0:  # equal returns carry no information, and give no step
+            return candidates.M, memory, {"sigma_R": sigma_R}
+        scaled_by = sigma_R if FORMS[self.form][0] else 1.0
         delta = candidates.directions.take(used.index)
         with one_blas_thread():
             total = np.tensordot(used.plus - used.minus, delta, axes=1)
-        scaled_by = sigma_R if FORMS[self.form][0] else 1.0
-        step: FloatArray = alpha / (b * scaled_by) * total
-        return step
+        return candidates.M + alpha / (b * scaled_by) * total, memory, {"sigma_R": sigma_R}
