@@ -121,7 +121,7 @@ def altered_copy(source: Path, target: Path, array: str) -> None:
 
 def flip(path: Path, position: int) -> None:
     content = bytearray(path.read_bytes())
-    content[position] ^= 0xFF
+    content[position] ^= 1
     path.write_bytes(content)
 
 
@@ -138,7 +138,7 @@ def flip(path: Path, position: int) -> None:
         (["train", "no_such_module:Env-v0"], ["cannot import 'no_such_module'"]),
         (["train", "toy_envs:Pont-v0"], ["unknown task 'toy_envs:Pont-v0'", "did you mean", "Point-v0"]),
         (["train", "Swimmer-v3", "--algo", "op_ars"], ["unknown algorithm 'op_ars'", "did you mean 'op-ars'"]),
-        (["train", "Swimmer-v3", "--algo", "op-ars,sac"], ["unknown algorithm 'sac'", "one of ars, op-ars"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars,sac"], ["unknown algorithm 'sac'", "one of ars"]),
         (["train", "Swimmer-v3", "--ranker", "kernl"], ["unknown ranker 'kernl'", "did you mean 'kernel'"]),
         (["train", "Swimmer-v3", "--engine", "mujco"], ["unknown engine 'mujco'", "did you mean 'mujoco'"]),
         (["train", "Pendulum-v1", "--engine", "mujoco"], ["not 'Pendulum-v1'", "--engine gymnasium"]),
@@ -261,7 +261,7 @@ def test_a_truncated_checkpoint_is_refused(offrank) -> None:
         assert Path("run/checkpoint.npz").read_bytes() == whole[:size]
 
 
-def test_a_checkpoint_with_one_flipped_byte_is_refused(offrank) -> None:
+def test_a_checkpoint_with_one_flipped_bit_is_refused(offrank) -> None:
     offrank(*POINT, "--out", "run")
     path = Path("run/checkpoint.npz")
     content = path.read_bytes()
@@ -279,13 +279,12 @@ def test_a_rezipped_checkpoint_with_one_changed_number_is_refused(offrank, array
     offrank("evaluate", "run/checkpoint.npz").complains("run/checkpoint.npz", "altered")
 
 
-def test_a_flipped_byte_anywhere_in_a_policy_file_is_refused_or_changes_nothing(offrank) -> None:
+def test_a_flipped_bit_anywhere_in_a_policy_file_is_refused_or_changes_nothing(offrank) -> None:
     offrank(*POINT, "--out", "run")
     source, target = Path("run/final.offrank"), Path("flipped.offrank")
     _, arrays, meta = load_arrays(source, "policy")
     content, refused = source.read_bytes(), 0
-    positions = range(0, len(content), 7)
-    for position in positions:
+    for position in range(len(content)):
         target.write_bytes(content)
         flip(target, position)
         try:
@@ -295,7 +294,7 @@ def test_a_flipped_byte_anywhere_in_a_policy_file_is_refused_or_changes_nothing(
         else:
             assert found_meta == meta
             assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
-    assert refused > len(positions) / 2
+    assert refused > len(content) / 2
 
 
 @pytest.mark.parametrize("kind", ["text", "npy", "npz", "pickle", "empty", "json"])
@@ -419,7 +418,8 @@ def test_record_says_what_went_wrong_in_rendering(offrank, monkeypatch) -> None:
 
     offrank(*SWIMMER, "--out", "run")
     monkeypatch.setattr(LocomotionEnv, "render", no_context)
-    offrank("record", "run", "--out", "a.gif").complains("cannot show Swimmer-v3", "no OpenGL context")
+    offrank("record", "run", "--out", "a.gif").complains("cannot show Swimmer-v3", "no OpenGL context", status=1)
+    assert not Path("a.gif").exists()
 
 
 def test_plot_to_an_impossible_place_is_one_line(offrank) -> None:
@@ -528,12 +528,14 @@ def test_evaluate_as_json(offrank) -> None:
     assert other["returns"] != found["returns"]
 
 
-def test_evaluate_which_final(offrank) -> None:
-    offrank(*POINT, "--set", "step_size=5", "--out", "run")
+def test_evaluate_takes_the_best_policy_or_the_final_one(offrank) -> None:
+    words = [*POINT, "--seed", "1", "--set", "step_size=0.5"]  # worse after the third iteration than after the second
+    offrank(*words, "--out", "run")
+    offrank(*words, "--iterations", "2", "--out", "short")
     by_name = {w: offrank("evaluate", "run", "--which", w, "--workers", "0", "--json").json for w in ("best", "final")}
     assert by_name["final"]["policy_sha256"] == read(Path("run/result.json"))["policy_sha256"]
+    assert by_name["best"]["policy_sha256"] == read(Path("short/result.json"))["policy_sha256"]
     assert by_name["best"]["policy_sha256"] != by_name["final"]["policy_sha256"]
-    assert by_name["best"]["mean"] > by_name["final"]["mean"]
     file = offrank("evaluate", "run/final.offrank", "--workers", "0", "--json").json
     assert file["returns"] == by_name["final"]["returns"]
 

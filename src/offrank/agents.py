@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,11 +18,11 @@ from offrank.engines import Engine, make_engine
 from offrank.errors import UsageError
 from offrank.evaluation import evaluate_policy
 from offrank.fleet import drive
-from offrank.launch import holds_run, stored_config
+from offrank.launch import holds_run, make_folder, open_run, stored_config
 from offrank.policy import LinearPolicy
 from offrank.progress import make_display
 from offrank.run import CHECKPOINT, Callback, Run
-from offrank.saved import Saved
+from offrank.saved import ASK_TELL, Saved
 
 Env = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
 
@@ -34,7 +35,8 @@ class Agent:
             run in this process; the others can use all cores.
         seed: determines the whole run.
         ranker: instead of the one the algorithm implies.
-        engine, threads, workers, env_args, clip_actions: see `offrank.engines.make_engine`.
+        engine, threads, workers, env_args, clip_actions: see `offrank.engines.make_engine`. env_args are for an
+            environment given by its name.
         horizon: steps an episode; by default the environment's own.
         hyperparameters: by name; the task's presets fill in the rest.
     """
@@ -57,13 +59,16 @@ class Agent:
     ):
         task = env if isinstance(env, str) else _name_of(env)
         recipe = resolve(task if isinstance(env, str) else None, self.algo, ranker, hyperparameters)
+        stored_args = _as_stored(env_args or {})
         self._pool: dict[str, Any] = {"threads": threads, "workers": workers}
         self._engine: Engine | None
         if isinstance(env, str):
             self._engine = make_engine(env, engine, env_args=env_args, clip_actions=clip_actions, **self._pool)
         else:
+            if env_args:
+                raise UsageError("env_args are for an environment given by its name: make yours with them")
             self._engine = _own_engine(env, workers, clip_actions)
-            engine = "gymnasium"
+            engine, clip_actions = "gymnasium", clip_actions is not False
         self._config: RunConfig = configure(
             task,
             recipe,
@@ -71,7 +76,7 @@ class Agent:
             seed=seed,
             engine=engine,
             horizon=horizon,
-            env_args=env_args or {},
+            env_args=stored_args,
             clip_actions=clip_actions,
         )
         self._run: Run | None = Run(self._config, self._engine.info)
@@ -121,10 +126,11 @@ class Agent:
                 raise UsageError(
                     f"{folder} already holds a run: pass resume=True to continue it, or choose another out"
                 )
-            run.folder = folder
-            if resume and stored_config(folder, config.task, {}, {}) and (folder / CHECKPOINT).is_file():
-                run.config = config
-                run.restore(folder / CHECKPOINT)
+            if stored_config(folder, config.task, {}, {}) and (folder / CHECKPOINT).is_file():
+                self._run = run = open_run(config, engine.info, folder, resume=True)
+            else:
+                make_folder(folder)
+                run.folder, run._metrics_size = folder, 0  # its log begins here, whatever was learned before
         run.config, run.checkpoint_seconds = config, checkpoint_seconds
         display = make_display([run], sys.stderr, enabled=progress)
         run.callbacks = (display.on_record, *((callback,) if callback else ()))
@@ -141,7 +147,15 @@ class Agent:
 
         `state` and `deterministic` are there because others' `predict` has them; our policies have no state or noise.
         """
-        return self.policy.predict(observation), None
+        try:
+            return self.policy.predict(observation), None
+        except (TypeError, ValueError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(
+                f"an observation of type {type(observation).__name__}: give numbers, or flatten it as training does, "
+                "by gymnasium.spaces.utils.flatten(env.observation_space, observation)"
+            ) from error
 
     def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, Any]:
         """Mean, std, returns and lengths of fresh episodes of the policy as it is."""
@@ -187,10 +201,7 @@ class Agent:
     @property
     def engine(self) -> Engine:
         if self._engine is None:
-            config = self._config
-            self._engine = make_engine(
-                config.task, config.engine, env_args=config.env_args, clip_actions=config.clip_actions, **self._pool
-            )
+            self._engine = _engine_of(self._config, self._config.task, self._pool)
         return self._engine
 
 
@@ -215,19 +226,38 @@ def load(path: str | Path, env: Env | None = None, threads: int = 0, workers: in
     Args:
         path: a saved agent, a checkpoint, a policy file, or a run folder (whose checkpoint is taken).
         env: needed to train or evaluate on where the agent was made with an environment object or function.
+
+    Raises:
+        UsageError: there is no such file, it is damaged, or it needs `env`.
     """
     path = Path(path)
     saved = Saved.read(path / CHECKPOINT) if (path / CHECKPOINT).is_file() else Saved.find(path)
-    agent = AGENTS[saved.config.algo].__new__(AGENTS[saved.config.algo])
+    kind = AGENTS.get(saved.config.algo, Agent)
+    agent = kind.__new__(kind)
     agent._config, agent._policy, agent._run = saved.config, saved.policy, None
     agent._pool = {"threads": threads, "workers": workers}
-    agent._engine = (
-        None if env is None or isinstance(env, str) else _own_engine(env, workers, saved.config.clip_actions)
-    )
-    if saved.complete:
-        agent._run = Run(saved.config, agent.engine.info)
+    agent._engine = None
+    if isinstance(env, str):
+        agent._engine = _engine_of(saved.config, env, agent._pool)
+    elif env is not None:
+        agent._engine = _own_engine(env, workers, saved.config.clip_actions)
+    if saved.complete and saved.config.engine != ASK_TELL:
+        info, (p, n) = agent.engine.info, saved.policy.M.shape
+        if (info.obs_dim, info.act_dim) != (n, p):
+            raise UsageError(
+                f"{saved.path} maps {n} observations to {p} actions, the environment has {info.obs_dim} and "
+                f"{info.act_dim}"
+            )
+        agent._run = Run(saved.config, info)
         agent._run.restore(saved.path)
     return agent
+
+
+def _engine_of(config: RunConfig, env: str, pool: dict[str, Any]) -> Engine:
+    try:
+        return make_engine(env, config.engine, env_args=config.env_args, clip_actions=config.clip_actions, **pool)
+    except UsageError as error:
+        raise UsageError(f"{error} (trained on an environment of your own? give it to offrank.load as env)") from error
 
 
 def _own_engine(
@@ -240,6 +270,18 @@ def _own_engine(
             f"env is a {type(env).__name__}: give a task's name, an environment, or a function that makes one"
         )
     return GymnasiumEngine(env, workers, clip_actions=clip is not False)
+
+
+def _as_stored(env_args: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as a file holds them, so that what is read compares equal to what was given."""
+    try:
+        stored: dict[str, Any] = json.loads(json.dumps(env_args))
+        return stored
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"env_args = {env_args}: only numbers, text, lists and dicts can be saved; give a function that makes the "
+            "environment instead"
+        ) from error
 
 
 def _name_of(env: Any) -> str:

@@ -18,13 +18,13 @@ from offrank.arrays import FloatArray
 from offrank.checkpoint import load_arrays, save_arrays
 from offrank.config import RunConfig, resolve
 from offrank.engines.base import EnvInfo
-from offrank.errors import UsageError
-from offrank.launch import stored_config
+from offrank.errors import FileFormatError, UsageError
+from offrank.launch import open_run, stored_config
 from offrank.noise import Role
 from offrank.normalizer import Whitening
 from offrank.policy import LinearPolicy
 from offrank.rollouts import Episode, Rollouts, Trajectory, check_finite
-from offrank.run import CHECKPOINT, Run
+from offrank.saved import ASK_TELL
 
 
 @dataclass(frozen=True)
@@ -79,25 +79,32 @@ class AskTell:
         ranker: str | None = None,
         **hyperparameters: Any,
     ):
+        if not (isinstance(algorithm, type) and issubclass(algorithm, Agent)):
+            raise UsageError(f"algorithm = {algorithm!r}: give the class, such as offrank.OPARS or offrank.ARS")
+        obs_dim, act_dim, horizon, seed = int(obs_dim), int(act_dim), int(horizon), int(seed)
         if obs_dim < 1 or act_dim < 1:
             raise UsageError(f"obs_dim = {obs_dim}, act_dim = {act_dim}: both must be at least 1")
-        if (low is None) != (high is None):
-            raise UsageError("give both low and high, or neither")
-        bounds = [None if b is None else np.broadcast_to(np.asarray(b, float), act_dim) for b in (low, high)]
-        info = EnvInfo(obs_dim, act_dim, horizon, discrete, bounds[0], bounds[1])
+        low, high = _bounds(low, high, act_dim)
+        info = EnvInfo(obs_dim, act_dim, horizon, discrete, low, high)
         recipe = resolve(None, algorithm.algo, ranker, hyperparameters)
         config = RunConfig(
-            task="ask-tell",
+            task=ASK_TELL,
             algo=recipe.algo,
             ranker=recipe.ranker.name,
             hyperparameters=recipe.hyperparameters,
             sources=recipe.sources,
             seed=seed,
-            engine="ask-tell",
+            engine=ASK_TELL,
             horizon=horizon,
             eval_every=eval_every,
             eval_episodes=eval_episodes,
-            env_args={"obs_dim": obs_dim, "act_dim": act_dim},
+            env_args={
+                "obs_dim": obs_dim,
+                "act_dim": act_dim,
+                "discrete": discrete,
+                "low": None if low is None else low.tolist(),
+                "high": None if high is None else high.tolist(),
+            },
             count_evaluation=True,
             steps=total_steps,
             iterations=iterations,
@@ -106,11 +113,11 @@ class AskTell:
         self._journal = None if journal is None else Path(journal)
         self._keep = keep_episodes
         self._told: dict[str, Episode] = {}
-        self._run = Run(config, info, self._journal, checkpoint_seconds=0.0)
         if self._journal is not None:
-            stored_config(self._journal, "ask-tell", {}, config.identity)
-            if (self._journal / CHECKPOINT).is_file():
-                self._run.restore(self._journal / CHECKPOINT)
+            given = config.identity
+            hyperparameters = given.pop("hyperparameters")
+            stored_config(self._journal, ASK_TELL, {}, given | hyperparameters)
+        self._run = open_run(config, info, self._journal, resume=True, checkpoint_seconds=0.0)
         self._run.start()
         self._pending = self._list_pending()
         self._replay()
@@ -217,7 +224,10 @@ class AskTell:
         while not self.done:
             known = [id for id in self._pending if self._file(id).is_file()]
             for id in known:
-                _, arrays, meta = load_arrays(self._file(id), "episode")
+                try:
+                    _, arrays, meta = load_arrays(self._file(id), "episode")
+                except FileFormatError as error:
+                    raise FileFormatError(f"{error}; delete it to be asked for that episode again") from error
                 last = arrays.get("last_observation")
                 self._take(id, Trajectory(arrays["observations"], arrays["rewards"], meta["terminated"], last))
             if len(known) < len(self._pending):
@@ -228,13 +238,14 @@ class AskTell:
         """Drop the record of episodes once a checkpoint holds what came of them.
 
         An iteration's episodes stay until the iteration is over: behaviour rollouts are needed again if it is replayed.
+        Those of an extra evaluation at the end stay for good: the last checkpoint is older than they are.
         """
         if self._journal is None or self._keep:
             return
         current = f"{self._run.state.iteration:06d}-"
         for path in (self._journal / "told").glob("*.npz"):
             old_evaluation = path.stem.startswith(current) and path.stem in used and "-evaluation-" in path.stem
-            if path.stem < current or old_evaluation:
+            if path.stem < current or (old_evaluation and not self.done):
                 path.unlink(missing_ok=True)
 
     # --- checks
@@ -250,8 +261,7 @@ class AskTell:
     def _checked(
         self, episode: EpisodeToRun, rewards: ArrayLike, observations: ArrayLike, terminated: bool, truncated: bool
     ) -> Trajectory:
-        r: FloatArray = np.array(rewards, dtype=np.float64)
-        o: FloatArray = np.array(observations, dtype=np.float64)
+        r, o = _numbers("rewards", rewards), _numbers("observations", observations)
         n, T = self._run.info.obs_dim, len(r) if r.ndim == 1 else 0
         if r.ndim != 1 or not 1 <= T <= episode.horizon:
             raise UsageError(f"rewards of shape {r.shape}: expected (T,) with 1 <= T <= {episode.horizon}")
@@ -264,3 +274,22 @@ class AskTell:
             )
         check_finite(o, r, episode.seed)
         return Trajectory(o[:T], r, bool(terminated), o[T] if len(o) > T else None)
+
+
+def _numbers(name: str, values: ArrayLike) -> FloatArray:
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} are not an array of numbers: {error}") from error
+
+
+def _bounds(low: ArrayLike | None, high: ArrayLike | None, act_dim: int) -> tuple[FloatArray | None, FloatArray | None]:
+    """Both bounds as (act_dim,), or neither."""
+    if low is None and high is None:
+        return None, None
+    if low is None or high is None:
+        raise UsageError("give both low and high, or neither")
+    a, b = _numbers("low", low), _numbers("high", high)
+    if a.shape not in ((), (act_dim,)) or b.shape not in ((), (act_dim,)) or not (a <= b).all():
+        raise UsageError(f"low = {a}, high = {b}: give two numbers or two lists of {act_dim}, low <= high")
+    return np.full(act_dim, a), np.full(act_dim, b)

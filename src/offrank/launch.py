@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from offrank.checkpoint import read_json
 from offrank.config import RunConfig
 from offrank.engines.base import EnvInfo
-from offrank.errors import UsageError
+from offrank.errors import FileFormatError, UsageError
 from offrank.run import CHECKPOINT, CONFIG, Callback, Run
 
 
@@ -24,6 +25,25 @@ def holds_run(folder: Path) -> bool:
     return (folder / CONFIG).exists() or (folder / CHECKPOINT).exists()
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, if it is not there, for a run to write to."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file, not a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The configuration of the run that a folder holds."""
+    data = read_json(folder / CONFIG)
+    try:
+        return RunConfig.from_json(data)
+    except UsageError as error:
+        raise FileFormatError(f"{folder / CONFIG}: {error}") from error
+
+
 def stored_config(folder: Path, task: str, limits: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig | None:
     """The configuration to continue with what a folder holds; None if it holds nothing yet.
 
@@ -35,13 +55,13 @@ def stored_config(folder: Path, task: str, limits: Mapping[str, Any], given: Map
     """
     if not (folder / CONFIG).is_file():
         return None
-    config = RunConfig.from_json(read_json(folder / CONFIG))
+    config = read_config(folder)
     if config.task != task:
         raise UsageError(f"{folder} holds a run of {config.task}, not of {task}")
     for name, value in given.items():
         stored = config.hyperparameters.get(name, getattr(config, name, None))
-        if stored != value:
-            raise UsageError(f"{folder} holds a run with {name} = {stored}, not {value}: it cannot change on --resume")
+        if stored != json.loads(json.dumps(value)):  # as the file holds it: a tuple is a list there
+            raise UsageError(f"{folder} holds a run with {name} = {stored}, not {value}: that cannot change any more")
     return replace(config, **limits)
 
 
@@ -60,9 +80,9 @@ def open_run(
     """
     if folder is not None and not resume and holds_run(folder):
         raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file, not a folder")
     run = Run(config, info, folder, callbacks, checkpoint_seconds)
+    if folder is not None:
+        make_folder(folder)
     if folder is not None and resume and (folder / CHECKPOINT).is_file():
         run.restore(folder / CHECKPOINT)
     return run

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from offrank.arrays import Metrics
-from offrank.checkpoint import read_json
-from offrank.errors import UsageError
+from offrank.config import RunConfig
+from offrank.errors import OffrankError, UsageError
+from offrank.launch import read_config
 from offrank.metrics import read_metrics
 from offrank.run import CONFIG, METRICS
 
@@ -22,24 +23,24 @@ FORMATS = ("png", "svg", "pdf")
 class Curve:
     """What a run folder says of a run."""
 
-    config: dict[str, Any]
+    config: RunConfig
     records: list[Metrics]
 
     @staticmethod
     def read(folder: Path) -> Curve:
         if not (folder / CONFIG).is_file() or not (folder / METRICS).is_file():
             raise UsageError(f"{folder} is not a run folder: it has no {CONFIG} and {METRICS}")
-        return Curve(read_json(folder / CONFIG), read_metrics(folder / METRICS))
+        return Curve(read_config(folder), read_metrics(folder / METRICS))
 
     @property
     def label(self) -> str:
-        return f"{self.config['algo']} ({self.config['ranker']})"
+        return f"{self.config.algo} ({self.config.ranker})"
 
     def evaluations(self) -> list[Metrics]:
         return [r for r in self.records if r["kind"] == "evaluation"]
 
     def crossing(self) -> Metrics | None:
-        threshold = self.config.get("threshold")
+        threshold = self.config.threshold
         scheduled = (r for r in self.evaluations() if not r.get("final"))
         return next((r for r in scheduled if threshold is not None and r["return_mean"] >= threshold), None)
 
@@ -65,15 +66,18 @@ def plot_runs(folders: Sequence[Path], out: Path) -> None:
     from matplotlib.figure import Figure
 
     curves = [Curve.read(folder) for folder in folders]
-    tasks = list(dict.fromkeys(c.config["task"] for c in curves))
+    tasks = list(dict.fromkeys(c.config.task for c in curves))
     columns = min(len(tasks), 3)
     rows = -(-len(tasks) // columns)
     figure = Figure(figsize=(6.4 * columns, 4.2 * rows), layout="constrained")
     for number, task in enumerate(tasks):
         axes = figure.add_subplot(rows, columns, number + 1)
-        _panel(axes, task, [c for c in curves if c.config["task"] == task])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=150)
+        _panel(axes, task, [c for c in curves if c.config.task == task])
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out, dpi=150)
+    except OSError as error:
+        raise OffrankError(f"cannot write {out}: {error.strerror or error}") from error
 
 
 def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
@@ -96,13 +100,13 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
         if (crossing := curve.crossing()) is not None:
             at = (crossing["steps"], crossing["return_mean"])
             axes.plot(*at, "*", color=colour, mec="black", ms=13, label=_once(axes, "threshold first reached"))
-    threshold = curves[0].config.get("threshold")
+    threshold = curves[0].config.threshold
     if threshold is not None:
         axes.axhline(threshold, color="black", lw=1, ls=(0, (4, 3)))
         axes.annotate(
             f"threshold {threshold:g}", (0.01, threshold), xycoords=("axes fraction", "data"), va="bottom", fontsize=8
         )
-    seeds = sorted({c.config["seed"] for c in curves})
+    seeds = sorted({c.config.seed for c in curves})
     axes.set_title(f"{task}, seed{'s' if len(seeds) > 1 else ''} {_ranges(seeds)}")
     axes.set_xlabel("environment steps of training")
     axes.set_ylabel("mean return of an episode")

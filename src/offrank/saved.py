@@ -9,10 +9,11 @@ from typing import Any
 from offrank.checkpoint import load_arrays
 from offrank.config import RunConfig
 from offrank.engines import Engine, make_engine
-from offrank.errors import UsageError
+from offrank.errors import FileFormatError, UsageError
 from offrank.policy import LinearPolicy
 from offrank.run import BEST, CHECKPOINT, FINAL
 
+ASK_TELL = "ask-tell"  # the engine of a run whose episodes were run elsewhere
 WHICH = {"best": BEST, "final": FINAL}
 
 
@@ -30,7 +31,10 @@ class Saved:
     def read(path: Path) -> Saved:
         """A policy file or a checkpoint."""
         kind, arrays, meta = load_arrays(path, "policy", "run")
-        config = RunConfig.from_json(meta["config"])
+        try:
+            config = RunConfig.from_json(meta["config"])
+        except UsageError as error:
+            raise FileFormatError(f"{path}: {error}") from error
         return Saved(path, LinearPolicy.from_arrays(arrays), config, meta, kind == "run")
 
     @staticmethod
@@ -45,9 +49,15 @@ class Saved:
                 return Saved.read(path / name)
         raise UsageError(f"{path} is not a run folder: it has neither {WHICH[which]} nor {CHECKPOINT}")
 
+    def require_environment(self) -> None:
+        """Raise UsageError if the policy was trained where we cannot run episodes."""
+        if self.config.engine == ASK_TELL:
+            raise UsageError(f"{self.path} was trained by ask and tell: there is no environment to run it in")
+
     def engine(self, threads: int = 0, workers: int | None = None) -> Engine:
         """An engine for the environment the policy was trained on."""
         config = self.config
+        self.require_environment()
         return make_engine(
             config.task,
             config.engine,

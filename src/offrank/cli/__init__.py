@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if words and not words[0].startswith("-") and words[0] not in verbs:
         parser.error(f"unknown verb {words[0]!r}: one of {', '.join(verbs)}{did_you_mean(words[0], verbs)}")
+    if words and words[0].startswith("-") and words[0] not in parser.known_flags():
+        unknown_flag(parser, words[0])
     args, rest = parser.parse_known_args(words)
     if rest:
         unknown_flag(verbs[args.verb], rest[0])
@@ -63,8 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        return _complain(error, 1)
 
 
-def _complain(error: OffrankError, status: int) -> int:
+def _complain(error: Exception, status: int) -> int:
     print(f"offrank: {error}", file=sys.stderr)
     return status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from typing import Any, NoReturn
 
 from offrank.errors import did_you_mean
@@ -16,6 +17,7 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.I)  # -1e5 is a value too
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog.split()[0]}: {message} (see {self.prog} --help)\n")
@@ -46,6 +48,17 @@ def natural(text: str) -> int:
     if text.isdecimal():
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+
+
+def seconds(text: str) -> float:
+    """A time from 0."""
+    try:
+        value = float(text)
+        if 0 <= value < math.inf:
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
 
 
 def threshold(text: str) -> float | str:

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from offrank.cli.options import Parser, count, literal, natural, seeds, setting, threshold
+from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
 from offrank.config import RunConfig, configure, convert, resolve, task_default
 from offrank.engines import ENGINES, Engine, make_engine, native_name, resolve_engine
 from offrank.errors import UsageError
@@ -60,7 +60,7 @@ def add_parser(verbs: Any) -> None:
     how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one a CPU)")
     how.add_argument("--out", type=Path, metavar="DIR", help="run folder, or the folder of several (default: runs/...)")
     how.add_argument("--resume", action="store_true", help="continue what is in the run folder")
-    how.add_argument("--checkpoint-seconds", type=float, default=30.0, metavar="S", help="at least this often (30)")
+    how.add_argument("--checkpoint-seconds", type=seconds, default=30.0, metavar="S", help="at least this often (30)")
     how.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard")
     how.add_argument("--json", action="store_true", help="print the results as JSON")
     how.add_argument("--quiet", action="store_true", help="no progress")

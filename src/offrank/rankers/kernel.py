@@ -1,7 +1,7 @@
 """The off-policy ranking of the paper: score every direction on a few rollouts of the unperturbed policy.
 
 Eshwar S R, S. Kolathaya, G. Thoppe, "Improving Sample Efficiency in Evolutionary RL Using Off-Policy Ranking", 2023,
-Algorithm 1, steps 6 and 7, and the equation for f:
+(https://arxiv.org/abs/2208.10583), Algorithm 1, steps 6 and 7, and the equation for f:
 
     f(delta, h) = 1/N_d sum_t exp(-||nu delta z_t||^2 / h^2) Q_t
 

@@ -1,0 +1,1 @@
+"""Statistics and, with them, the paper's tables and figures."""

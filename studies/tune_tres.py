@@ -1,0 +1,126 @@
+"""Tune what is published nowhere: sigma, learning rate, epochs and clip of TRES on one task.
+
+    python studies/tune_tres.py HalfCheetah-v3 --trials 32 --steps 800k
+    python studies/tune_tres.py HalfCheetah-v3 --show
+
+Seeds for tuning (1000, 1001, ...) are apart from those anything is reported on. Trials are run as a fleet, several at a
+time, with the `random` ranker (b sampled, all b used): the numbers are then no ranker's advantage in a comparison.
+The score of a run is the mean over its budget of its return at the evaluations so far divided by the threshold, held
+between 0 and 1: the area under the learning curve, 1 from the first crossing on.
+
+The search is written to results/tuning/tres-TASK.jsonl as it goes (Optuna's journal). Run again, it goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from offrank.cli.options import count
+from offrank.config import configure, resolve, task_default
+from offrank.engines import Engine, make_engine
+from offrank.errors import OffrankError
+from offrank.fleet import drive
+from offrank.run import Run
+
+FIRST_SEED = 1000
+AT_ONCE = 4  # trials asked for together
+SETTINGS = {"eval_every": 5, "eval_episodes": 10}
+START = {"noise_std": 0.03, "step": 0.02, "epochs": 5, "clip": 0.5}  # where a single epoch is the ARS step
+
+
+def suggest(trial: optuna.Trial) -> dict[str, Any]:
+    """Hyperparameters of a trial. `step` is the ARS step size that K unclipped epochs amount to."""
+    noise_std = trial.suggest_float("noise_std", 0.005, 0.1, log=True)
+    step = trial.suggest_float("step", 0.003, 0.15, log=True)
+    epochs = trial.suggest_int("epochs", 1, 20, log=True)
+    clip = trial.suggest_float("clip", 0.1, 2.0, log=True)
+    return {"noise_std": noise_std, "learning_rate": 2 * noise_std * step / epochs, "epochs": epochs, "clip": clip}
+
+
+def score(run: Run) -> float:
+    """Area under the learning curve, between 0 and 1."""
+    threshold, budget = run.config.threshold, run.config.steps
+    assert threshold is not None and budget is not None
+    area, before, level = 0.0, 0, 0.0
+    for evaluation in run.evaluations:
+        area += level * (min(evaluation.steps, budget) - before)
+        before, level = min(evaluation.steps, budget), min(max(evaluation.mean / threshold, 0.0), 1.0)
+    return (area + level * (budget - before)) / budget
+
+
+def try_out(task: str, engine: Engine, trials: list[dict[str, Any]], seeds: list[int], steps: int) -> list[list[float]]:
+    """Scores of every seed of every trial. A trial that breaks scores 0."""
+    runs = []
+    for given in trials:
+        recipe = resolve(task, "tres", "random", given)
+        limits = {"steps": steps, "threshold": task_default(task, "threshold")}
+        runs.append(
+            [Run(configure(task, recipe, engine.info, seed=s, **SETTINGS, **limits), engine.info) for s in seeds]
+        )
+    try:
+        drive([run for group in runs for run in group], engine)
+        return [[score(run) for run in group] for group in runs]
+    except OffrankError as error:
+        engine.cancel()
+        if len(trials) == 1:
+            print(f"broke: {error}")
+            return [[0.0] * len(seeds)]
+        return [try_out(task, engine, [given], seeds, steps)[0] for given in trials]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task")
+    parser.add_argument("--trials", type=int, default=32, help="in all, those of earlier sittings included")
+    parser.add_argument("--steps", type=count, default=500_000, help="budget of a run")
+    parser.add_argument("--seeds", type=int, default=2, help="tuning seeds a trial")
+    parser.add_argument("--show", action="store_true", help="print the best trials and stop")
+    args = parser.parse_args()
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    logging.getLogger("optuna").setLevel(logging.WARNING)
+    path = Path("results/tuning") / f"tres-{args.task}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    study = optuna.create_study(
+        study_name=f"tres-{args.task}",
+        storage=JournalStorage(JournalFileBackend(str(path))),
+        sampler=optuna.samplers.TPESampler(seed=0, multivariate=True, constant_liar=True, n_startup_trials=8),
+        direction="maximize",
+        load_if_exists=True,
+    )
+    if not args.show:
+        if not study.trials:
+            study.set_user_attr("steps", args.steps)
+            study.enqueue_trial(START)
+        seeds = [FIRST_SEED + i for i in range(args.seeds)]
+        engine = make_engine(args.task)
+        while (done := sum(t.state.is_finished() for t in study.trials)) < args.trials:
+            batch = [study.ask() for _ in range(min(AT_ONCE, args.trials - done))]
+            given = [suggest(trial) for trial in batch]
+            for trial, values, found in zip(
+                batch, given, try_out(args.task, engine, given, seeds, args.steps), strict=True
+            ):
+                trial.set_user_attr("hyperparameters", values)
+                trial.set_user_attr("scores", dict(zip(map(str, seeds), found, strict=True)))
+                study.tell(trial, sum(found) / len(found))
+                print(f"trial {trial.number}: {sum(found) / len(found):.3f} {found} {values}", flush=True)
+    best = sorted((t for t in study.trials if t.value is not None), key=lambda t: -(t.value or 0))[:8]
+    print("| trial | score | noise_std | learning_rate | epochs | clip |")
+    print("|---|---|---|---|---|---|")
+    for t in best:
+        h = t.user_attrs["hyperparameters"]
+        row = f"| {t.number} | {t.value:.3f} | {h['noise_std']:.4g} | {h['learning_rate']:.3g} "
+        print(f"{row}| {h['epochs']} | {h['clip']:.3g} |")
+
+
+if __name__ == "__main__":
+    main()
