@@ -1,6 +1,6 @@
 """Steps a second of a training run on the native engine, beside the same run over one Gymnasium environment.
 
-    python benchmarks/train_speed.py [--task HalfCheetah-v3] [--rounds 5] [--iterations 6] [--out results/train_speed.json]
+    python benchmarks/train_speed.py [--task HalfCheetah-v3] [--rounds 5] [--out results/train_speed.json]
 
 Both run the same iterations of OP-ARS with the task's presets, one evaluation of 20 episodes included. The second steps
 Gymnasium's own v4 environment in a plain Python loop in this process. Contestants alternate, so that a noisy machine is

@@ -37,8 +37,8 @@ def table(runs: list[dict[str, Any]]) -> str:
         return run["task"], run["algo"], run["ranker"]
 
     lines = [
-        "| task | algorithm | ranker | thousands of steps to the threshold, a seed | censored median | median of successes "
-        "| reached |",
+        "| task | algorithm | ranker | thousands of steps to the threshold, a seed "
+        "| censored median | median of successes | reached |",
         "|---|---|---|---|---|---|---|",
     ]
     for (task, algo, ranker), group in groupby(sorted(runs, key=lambda r: (*key(r), r["seed"])), key):

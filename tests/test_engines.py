@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from helpers import pair_request, same_rollouts
+from offrank.arithmetic import act
 from offrank.engines import make_engine, resolve_engine
 from offrank.engines.base import Engine
 from offrank.engines.environment import Stage
@@ -32,12 +33,12 @@ def collect(engine: Engine, tickets: list[int]) -> dict[int, Rollouts]:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_same_bits_at_any_thread_count_and_number_of_slots(name: str) -> None:
+def test_same_bits_at_any_thread_count(name: str) -> None:
     task = TASKS[name]
     request = pair_request(MujocoEngine(task).info, 4, horizon=120)
-    reference = MujocoEngine(task, threads=1, slots=1).run(request)
-    for threads, slots in ((2, None), (3, 5), (1, 8)):
-        assert same_rollouts(MujocoEngine(task, threads, slots).run(request), reference), (threads, slots)
+    reference = MujocoEngine(task, threads=1).run(request)
+    for threads in (2, 3, 8):
+        assert same_rollouts(MujocoEngine(task, threads).run(request), reference), threads
 
 
 def test_same_bits_alone_or_in_company() -> None:
@@ -48,7 +49,7 @@ def test_same_bits_alone_or_in_company() -> None:
         for pairs, horizon, s in ((3, 50, 0), (5, 90, 40), (1, 9, 80))
     ]
     alone = [MujocoEngine(task, 2).run(request) for request in requests]
-    engine = MujocoEngine(task, 2, slots=4)
+    engine = MujocoEngine(task, 2)
     tickets = [engine.submit(request) for request in requests]
     together = collect(engine, tickets)
     assert all(same_rollouts(together[ticket], reference) for ticket, reference in zip(tickets, alone, strict=True))
@@ -56,9 +57,9 @@ def test_same_bits_alone_or_in_company() -> None:
 
 def test_a_request_may_join_while_others_run() -> None:
     task = TASKS["Swimmer-v3"]
-    engine = MujocoEngine(task, 2, slots=4)
+    engine = MujocoEngine(task, 2)
     first = pair_request(engine.info, 4, horizon=200)
-    second = pair_request(engine.info, 2, horizon=300, seed=50)  # longer than the slots hold
+    second = pair_request(engine.info, 2, horizon=300, seed=50)
     tickets = [engine.submit(first)]
     assert engine.completed(timeout=0.0) == []
     tickets.append(engine.submit(second))
@@ -67,17 +68,41 @@ def test_a_request_may_join_while_others_run() -> None:
     assert same_rollouts(found[tickets[1]], MujocoEngine(task, 1).run(second))
 
 
-@pytest.mark.parametrize("name", ["HalfCheetah-v3", "Hopper-v3", "Humanoid-v3"])
-def test_native_engine_equals_the_registered_environment_bit_for_bit(name: str) -> None:
+@pytest.mark.parametrize("name", TASKS)
+def test_compiled_step_equals_the_plain_one_from_equal_states(name: str) -> None:
+    """The compiled loop against the registered environment: the order of summation is all that may differ."""
+    task = TASKS[name]
+    native, env = MujocoEngine(task, threads=2), gym.make(f"offrank/{name}").unwrapped
+    rng = np.random.default_rng(0)
+    whitening = Whitening(rng.normal(size=task.obs_dim), rng.uniform(0, 1, size=task.obs_dim).round(1))
+    request = replace(pair_request(native.info, 4, horizon=200, keep=True), whitening=whitening)
+    found = native.run(request)
+    steps = 0
+    for i, trajectory in enumerate(found.trajectories):
+        observation, _ = env.reset(seed=int(request.seeds[i]))
+        assert np.array_equal(observation, trajectory.observations[0])
+        following = [*trajectory.observations[1:], trajectory.last_observation]
+        for t, expected in enumerate(following):
+            action = act(request.weights(i)[None], whitening(trajectory.observations[t])[None])[0]
+            observation, reward, terminated, _, _ = env.step(action)
+            np.testing.assert_allclose(observation, expected, rtol=1e-7, atol=1e-7)
+            assert reward == pytest.approx(trajectory.rewards[t], rel=1e-6, abs=1e-6)
+            last = t == len(following) - 1
+            assert terminated == (last and trajectory.terminated)
+            steps += 1
+            if t == 12:
+                break  # chaos amplifies a rounding error; twelve steps do not
+    assert steps > 60
+
+
+@pytest.mark.parametrize("name", ["Hopper-v3", "Walker2d-v3", "Ant-v3", "Humanoid-v3"])
+def test_compiled_falls_are_the_plain_ones(name: str) -> None:
     native = MujocoEngine(TASKS[name], threads=2)
-    request = pair_request(native.info, 2, horizon=100, keep=True)
+    request = pair_request(native.info, 6, scale=0.03 if name != "Ant-v3" else 0.5, horizon=40)
+    plain = make_engine(name, "gymnasium", workers=0).run(request)
     mine = native.run(request)
-    other = make_engine(name, "gymnasium", workers=0).run(request)
-    assert same_rollouts(mine, other)
-    for a, b in zip(mine.trajectories, other.trajectories, strict=True):
-        assert np.array_equal(a.observations, b.observations) and np.array_equal(a.rewards, b.rewards)
-        assert a.terminated == b.terminated
-        assert a.last_observation is not None and np.array_equal(a.last_observation, b.last_observation)
+    assert np.array_equal(mine.lengths, plain.lengths) and (mine.lengths < 40).any()
+    np.testing.assert_allclose(mine.totals, plain.totals, rtol=1e-6, atol=1e-6)
 
 
 def test_an_ended_episode_takes_no_further_steps() -> None:
@@ -119,9 +144,9 @@ def test_divergence_names_the_episode_and_the_step() -> None:
 
 def test_non_finite_rewards_name_the_episode_and_the_step() -> None:
     task = TASKS["Swimmer-v3"]
-    broken = replace(task, position=lambda model, s: np.where(s["qvel"][:, 0] > 1e-9, np.nan, 0.0))
+    broken = replace(task, control_weight=float("nan"))
     engine = MujocoEngine(broken, threads=1)
-    with pytest.raises(EpisodeError, match=r"non-finite reward \(nan\) \(episode seed 7[0-3], step \d+\)"):
+    with pytest.raises(EpisodeError, match=r"non-finite reward \(episode seed 7[0-3], step \d+\)"):
         engine.run(pair_request(engine.info, 2, horizon=20, seed=70))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 import offrank
+from helpers import pair_request
+from offrank.engines.mujoco import MujocoEngine
 from offrank.errors import EpisodeError, UsageError
 from offrank.tasks import TASKS
 from offrank.tasks.models import load_model, quiet_mujoco
@@ -72,7 +75,7 @@ def test_v3_task_matches_gymnasium_step_by_step(name: str) -> None:
             if terminated:
                 break
     assert steps > 500
-    assert (falls > 0) == (TASKS[name].healthy is not None)
+    assert (falls > 0) == bool(TASKS[name].bounds)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -101,7 +104,7 @@ def test_v3_task_matches_gymnasium_from_random_states(name: str) -> None:
         assert reward == pytest.approx(paid, rel=1e-11, abs=1e-11)
         assert terminated == fallen
         ended += terminated
-    assert ended > 0 or TASKS[name].healthy is None
+    assert ended > 0 or not TASKS[name].bounds
     assert diverged < 20
 
 
@@ -246,6 +249,10 @@ def test_mujoco_writes_no_log_and_no_warning(
     env.data.qvel[:] = 1e12
     with pytest.raises(EpisodeError):
         env.step(np.zeros(6))
+    engine = MujocoEngine(replace(TASKS["Swimmer-v3"], start_noise=100.0))
+    with pytest.raises(EpisodeError, match="diverged"):
+        engine.run(pair_request(engine.info, 2, horizon=20))
+    engine.close()
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
 

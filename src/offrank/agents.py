@@ -133,7 +133,7 @@ class Agent:
                 run.folder, run._metrics_size = folder, 0  # its log begins here, whatever was learned before
         run.config, run.checkpoint_seconds = config, checkpoint_seconds
         display = make_display([run], sys.stderr, enabled=progress)
-        run.callbacks = (display.on_record, *((callback,) if callback else ()))
+        run.callbacks = (display.on_record, *(() if callback is None else (callback,)))
         try:
             drive([run], engine, display.tick)
         finally:

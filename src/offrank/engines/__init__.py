@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from offrank.engines.base import Engine, EnvInfo
+from offrank.engines.mujoco import MujocoEngine, is_built
 from offrank.errors import UsageError, did_you_mean
 from offrank.tasks import TASKS
 
@@ -18,15 +19,20 @@ def native_name(task: str) -> str | None:
 
 
 def resolve_engine(task: str, engine: str) -> str:
-    """The engine that `engine` means for a task: `auto` is native where that is possible."""
+    """The engine that `engine` means for a task: `auto` is native for our tasks where the compiled part was built."""
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}: one of {', '.join(ENGINES)}{did_you_mean(engine, ENGINES)}")
     native = native_name(task) is not None
     if engine == "auto":
-        return "mujoco" if native else "gymnasium"
+        return "mujoco" if native and is_built() else "gymnasium"
     if engine == "mujoco" and not native:
         hint = did_you_mean(task, TASKS)
         raise UsageError(f"the mujoco engine runs {', '.join(TASKS)}, not {task!r}: use --engine gymnasium{hint}")
+    if engine == "mujoco" and not is_built():
+        raise UsageError(
+            "the mujoco engine's compiled part was not built: install a C compiler and reinstall offrank, or use "
+            "--engine gymnasium, which is slower"
+        )
     return engine
 
 
@@ -54,8 +60,6 @@ def make_engine(
             raise UsageError(f"{name} = {value}: must not be negative")
     native = native_name(task)
     if resolve_engine(task, engine) == "mujoco":
-        from offrank.engines.mujoco import MujocoEngine
-
         assert native is not None
         if env_args:
             raise UsageError(f"{native} takes no environment arguments (given: {', '.join(env_args)})")

@@ -1,33 +1,90 @@
-"""The native engine: episodes of the six tasks on `mujoco.batch`, many at once on all cores.
+"""The native engine: episodes of the six tasks, each run from start to end in compiled code, on all cores.
 
-A fixed number of slots each hold one running episode. All slots take a control step together; a slot whose episode
-ended takes the next one that waits, of whichever request, so short episodes do not hold up the others and an ended
-episode costs nothing. A slot's arithmetic never looks at its neighbours: results do not depend on threads, slots or
-company.
+An episode never returns to Python between its steps (`_rollout.c`). Threads take episodes from a common queue, of
+whichever request, so there is no barrier, short episodes hold up nobody, and an ended episode costs nothing. An
+episode's arithmetic is its own: results do not depend on threads or company.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import queue
+import threading
 import time
-from collections import deque
+from contextlib import ExitStack
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
-from mujoco.batch import Batch
 from numpy.typing import NDArray
 
-from offrank.arithmetic import act, one_blas_thread
-from offrank.arrays import BoolArray, FloatArray, IntArray
 from offrank.engines.base import Engine, EnvInfo
-from offrank.errors import EpisodeError
+from offrank.errors import EngineError, EpisodeError
 from offrank.rollouts import Episode, Request, Trajectory
-from offrank.tasks.locomotion import Fields, Task
+from offrank.tasks.locomotion import Task
 from offrank.tasks.models import DIVERGED, quiet_mujoco
 
-SLOT_MEMORY = 64 * 2**20  # bytes of observations held for running episodes
-MAX_SLOTS = 128
-MIN_SLOTS = 8
+_Address, _Int, _Real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+class _Piece(ctypes.Structure):
+    _fields_ = [("at", _Address), ("count", _Int), ("clip", _Real)]
+
+
+class _Bound(ctypes.Structure):
+    _fields_ = [("at", _Address), ("low", _Real), ("high", _Real), ("closed", _Int)]
+
+
+class _World(ctypes.Structure):
+    _fields_ = [
+        *[(name, _Address) for name in ("mj_step", "model", "data", "ctrl", "warnings")],
+        *[(name, _Int) for name in ("n_warnings", "warning_stride", "n", "p", "frame_skip")],
+        ("pieces", _Address),
+        ("n_pieces", _Int),
+        ("position", _Address),
+        ("position_weights", _Address),
+        ("n_positions", _Int),
+        ("position_stride", _Int),
+        ("bounds", _Address),
+        ("n_bounds", _Int),
+        *[(name, _Real) for name in ("dt", "forward_weight", "control_weight", "survival_bonus")],
+    ]
+
+
+STATUS = ("horizon", "terminated", "the simulation diverged", "non-finite reward", "non-finite observation")
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Any:
+    """The compiled function, or None where it was not built."""
+    spec = find_spec("offrank.engines._rollout")
+    if spec is None or spec.origin is None:
+        return None
+    function = ctypes.CDLL(spec.origin).offrank_episode
+    function.restype = _Int
+    function.argtypes = [_Address] * 4 + [_Int] + [_Address] * 3
+    return function
+
+
+def is_built() -> bool:
+    """Whether the compiled part is there."""
+    return _compiled() is not None
+
+
+@lru_cache(maxsize=1)
+def _mj_step() -> int:
+    """Address of mj_step in the library that the mujoco package has loaded."""
+    folder = Path(mujoco.__file__).parent
+    names = ("libmujoco.so*", "libmujoco*.dylib", "mujoco.dll")
+    for path in (path for name in names for path in sorted(folder.glob(name))):
+        address = ctypes.cast(ctypes.CDLL(str(path)).mj_step, _Address).value
+        assert address is not None
+        return address
+    raise EngineError(f"the MuJoCo library was not found in {folder}: reinstall mujoco")
 
 
 class MujocoEngine(Engine):
@@ -35,189 +92,159 @@ class MujocoEngine(Engine):
 
     name = "mujoco"
 
-    def __init__(self, task: Task, threads: int = 0, slots: int | None = None):
+    def __init__(self, task: Task, threads: int = 0):
         super().__init__()
         self.task = task
         self.info = EnvInfo(task.obs_dim, task.act_dim, task.horizon)
         self._threads = threads or os.cpu_count() or 1
-        self._max_slots = slots
-        self._waiting: deque[tuple[int, int]] = deque()  # (ticket, episode)
-        self._slots: _Slots | None = None
+        self._round = _Round()
+        self._workers = 0
+        self._hush = ExitStack()  # while episodes run, what MuJoCo says of a diverged one is for us alone
 
     def close(self) -> None:
         self._abandon()
 
     def _abandon(self) -> None:
-        self._waiting.clear()
-        self._slots = None
+        self._round.over = True
+        for _ in range(self._workers):
+            self._round.jobs.put(None)
+        self._round, self._workers = _Round(), 0
+        self._hush.close()
 
     def _enqueue(self, ticket: int, request: Request) -> None:
-        self._waiting.extend((ticket, i) for i in range(len(request)))
-        wanted = min(self._limit(request.horizon), len(self._waiting))
-        slots = self._slots
-        if slots is None or (not slots.busy.any() and (wanted > slots.count or request.horizon > slots.horizon)):
-            self._slots = _Slots(self.task, wanted, request.horizon, self._threads)
-
-    def _limit(self, horizon: int) -> int:
-        if self._max_slots is not None:
-            return self._max_slots
-        bytes_a_slot = horizon * self.task.obs_dim * 8
-        return int(np.clip(SLOT_MEMORY // bytes_a_slot, MIN_SLOTS, MAX_SLOTS))
+        if len(self._open) == 1:
+            self._hush.close()
+            self._hush.enter_context(quiet_mujoco())
+        for index in range(len(request)):
+            self._round.jobs.put((ticket, index, request))
+        while self._workers < min(self._threads, self._round.jobs.qsize()):
+            threading.Thread(target=_serve, args=(self.task, self._round), daemon=True).start()
+            self._workers += 1
 
     def _work(self, timeout: float | None) -> None:
         end = None if timeout is None else time.perf_counter() + timeout
-        with one_blas_thread(), quiet_mujoco():
-            while not self._done:
-                slots = self._grown_slots()
-                self._fill(slots)
-                ended = slots.step()
-                for slot in np.flatnonzero(ended):
-                    ticket, index, episode = slots.harvest(int(slot))
-                    self._finish(ticket, index, episode)
-                if end is not None and time.perf_counter() > end:
-                    return
-
-    def _grown_slots(self) -> _Slots:
-        """The slots; replaced while all are free if a waiting episode is longer than they hold."""
-        assert self._slots is not None
-        if self._waiting and not self._slots.busy.any():
-            horizon = max(self._open[ticket][0].horizon for ticket in {ticket for ticket, _ in self._waiting})
-            if horizon > self._slots.horizon:
-                count = min(self._limit(horizon), len(self._waiting))
-                self._slots = _Slots(self.task, count, horizon, self._threads)
-        return self._slots
-
-    def _fill(self, slots: _Slots) -> None:
-        """Give waiting episodes to the free slots."""
-        if not self._waiting or slots.busy.all():
-            return
-        for slot in np.flatnonzero(~slots.busy):
-            if not self._waiting:
-                break
-            ticket, index = self._waiting[0]
-            if self._open[ticket][0].horizon > slots.horizon:
-                break  # waits until the slots are free to be replaced
-            self._waiting.popleft()
-            slots.load(int(slot), ticket, index, self._open[ticket][0])
-        slots.begin()
+        while not self._done:
+            try:
+                wait = None if end is None else max(end - time.perf_counter(), 0.0)
+                ticket, index, outcome = self._round.outcomes.get(timeout=wait)
+            except queue.Empty:
+                return
+            if isinstance(outcome, BaseException):
+                raise outcome
+            self._finish(ticket, index, outcome)
+        if not self._open:
+            self._hush.close()
 
 
-class _Slots:
-    """The running episodes: their simulations, policies and what they have seen so far."""
+class _Round:
+    """The queues between an engine and its threads, until it abandons them."""
 
-    def __init__(self, task: Task, count: int, horizon: int, threads: int):
-        n, p = task.obs_dim, task.act_dim
-        self.task, self.count, self.horizon = task, count, horizon
-        self.batch = Batch(task.model, count, min(threads, count))
-        self.fields = {name: self.batch.bind(name) for name in ("qpos", "qvel", *task.derived)}
-        self.ctrl = self.batch.bind("ctrl")
-        self.diverged = self.batch.warning[:, DIVERGED, 1]
-        self.busy: BoolArray = np.zeros(count, dtype=bool)
-        self.fresh: list[int] = []  # loaded, not yet begun
-        self.owner: list[tuple[int, int, Request] | None] = [None] * count
-        self.weights: FloatArray = np.zeros((count, p, n))
-        self.mean: FloatArray = np.zeros((count, n))
-        self.scale: FloatArray = np.zeros((count, n))
-        self.limit: IntArray = np.zeros(count, dtype=np.int64)  # horizon of the slot's episode
-        self.t: IntArray = np.zeros(count, dtype=np.int64)
-        self.observation: FloatArray = np.zeros((count, n))
-        self.position: FloatArray = np.zeros(count)
-        self.seen: FloatArray = np.empty((count, horizon, n))
-        self.rewards: FloatArray = np.empty((count, horizon))
-        self.terminated: BoolArray = np.zeros(count, dtype=bool)
-        self._select()
+    def __init__(self) -> None:
+        self.jobs: queue.SimpleQueue[tuple[int, int, Request] | None] = queue.SimpleQueue()
+        self.outcomes: queue.SimpleQueue[tuple[int, int, Episode | BaseException]] = queue.SimpleQueue()
+        self.over = False
 
-    def load(self, slot: int, ticket: int, index: int, request: Request) -> None:
-        """Put an episode into a free slot."""
-        self.owner[slot] = (ticket, index, request)
-        self.weights[slot] = request.weights(index)
-        self.mean[slot], self.scale[slot] = request.whitening.mean, request.whitening.scale
-        self.limit[slot], self.t[slot] = request.horizon, 0
-        self.fresh.append(slot)
 
-    def begin(self) -> None:
-        """Start the episodes just loaded."""
-        ids = np.array(sorted(self.fresh), dtype=np.int32)
-        self.fresh.clear()
-        self.batch.reset(ids, stage=0)
-        for slot in ids:
-            owner = self.owner[slot]
-            assert owner is not None
-            _, index, request = owner
-            self.fields["qpos"][slot], self.fields["qvel"][slot] = self.task.start(int(request.seeds[index]))
-        self.batch.forward(ids)
-        state = self._state(ids)
-        self.observation[ids] = self.task.observe(state)
-        self.position[ids] = self.task.position(self.task.model, state)
-        self.busy[ids] = True
-        self._select()
+def _serve(task: Task, round: _Round) -> None:
+    """Run episodes from the queue, in a thread."""
+    simulation = Simulation(task)
+    while (job := round.jobs.get()) is not None and not round.over:
+        ticket, index, request = job
+        try:
+            outcome: Episode | BaseException = simulation.run(request, index)
+        except BaseException as error:
+            outcome = error
+        round.outcomes.put((ticket, index, outcome))
 
-    def step(self) -> BoolArray:
-        """One control step of every running episode. Returns which of the slots ended, (count,)."""
-        sel, t = self.sel, self.t[self.sel]
-        observation, before = self.observation[sel], self.position[sel]
-        actions = act(self.running_weights, (observation - self.running_mean) * self.running_scale)
-        self.ctrl[sel] = actions
-        self.batch.step(self.ids, nstep=self.task.frame_skip)
-        state = self._state(sel)
-        after = self.task.position(self.task.model, state)
-        reward = self.task.reward(before, after, actions)
-        self.seen[self.rows, t] = observation
-        self.rewards[self.rows, t] = reward
-        observation = self.task.observe(state)
-        if self.diverged.any() or not (np.isfinite(reward).all() and np.isfinite(observation).all()):
-            self._blame(reward, observation)
-        self.observation[sel], self.position[sel] = observation, after
-        self.t[sel] += 1
-        over = self.t[sel] >= self.limit[sel]
-        if self.task.healthy is not None:
-            fallen = ~self.task.healthy(state)
-            self.terminated[sel] = fallen
-            over |= fallen
-        ended = np.zeros(self.count, dtype=bool)
-        ended[sel] = over
-        return ended
 
-    def harvest(self, slot: int) -> tuple[int, int, Episode]:
-        """Take the outcome out of a slot whose episode ended, and free it."""
-        owner = self.owner[slot]
-        assert owner is not None
-        ticket, index, request = owner
-        length = int(self.t[slot])
-        trajectory = Trajectory(
-            observations=self.seen[slot, :length],
-            rewards=self.rewards[slot, :length],
-            terminated=bool(self.terminated[slot]),
-            last_observation=self.observation[slot],
+class Simulation:
+    """One MuJoCo simulation of a task and the buffers of one episode."""
+
+    def __init__(self, task: Task):
+        self.task = task
+        self.data = mujoco.MjData(task.model)
+        self._kept: list[Any] = []  # what the world points to
+        self._world = self._describe()
+        self._seen: NDArray[np.float64] = np.empty((0, task.obs_dim))
+        self._rewards: NDArray[np.float64] = np.empty(0)
+
+    def run(self, request: Request, index: int) -> Episode:
+        """One episode of a request, from its seed's start state."""
+        seed, horizon, task = int(request.seeds[index]), request.horizon, self.task
+        if len(self._rewards) < horizon:
+            self._seen, self._rewards = np.empty((horizon + 1, task.obs_dim)), np.empty(horizon)
+        length, status = self.play(
+            request.weights(index), request.whitening.mean, request.whitening.scale, seed, horizon
         )
-        self.owner[slot] = None
-        self.busy[slot] = False
-        self._select()
-        return ticket, index, Episode.of(trajectory, request.keep)
+        if status > 1:
+            raise EpisodeError(STATUS[status], seed, length)
+        trajectory = Trajectory(self._seen[:length], self._rewards[:length], status == 1, self._seen[length])
+        return Episode.of(trajectory, request.keep)
 
-    def _select(self) -> None:
-        """Note which slots run, so that a step need not work it out."""
-        everyone = bool(self.busy.all())
-        self.rows = np.flatnonzero(self.busy)
-        self.ids = None if everyone else self.rows.astype(np.int32)
-        self.sel: slice | IntArray = slice(None) if everyone else self.rows
-        self.running_weights = self.weights[self.sel]
-        self.running_mean, self.running_scale = self.mean[self.sel], self.scale[self.sel]
+    def play(
+        self, M: NDArray[Any], mean: NDArray[Any], scale: NDArray[Any], seed: int, horizon: int
+    ) -> tuple[int, int]:
+        """Fill the buffers; returns the number of steps and the index of STATUS."""
+        task = self.task
+        mujoco.mj_resetData(task.model, self.data)
+        self.data.qpos[:], self.data.qvel[:] = task.start(seed)
+        mujoco.mj_forward(task.model, self.data)
+        weights = np.ascontiguousarray(M.T, dtype=np.float64)
+        mean, scale = (np.ascontiguousarray(v, dtype=np.float64) for v in (mean, scale))
+        status = _Int(0)
+        length = _compiled()(
+            ctypes.byref(self._world),
+            weights.ctypes.data,
+            mean.ctypes.data,
+            scale.ctypes.data,
+            horizon,
+            self._seen.ctypes.data,
+            self._rewards.ctypes.data,
+            ctypes.byref(status),
+        )
+        return int(length), status.value
 
-    def _state(self, sel: slice | NDArray[Any]) -> Fields:
-        return {name: values[sel] for name, values in self.fields.items()}
+    def _describe(self) -> _World:
+        """The task as addresses into this simulation."""
+        task, data = self.task, self.data
+        counters = data.warning.number[DIVERGED]
+        first, stride, weights = task.position_weights
+        pieces = [_Piece(*self._span(p.field, p.skip), p.clip) for p in task.pieces]
+        pieces.append(_Piece(None, task.zeros, np.inf))
+        bounds = []
+        for b in task.bounds:
+            at, count = self._span(b.field, b.first, b.last)
+            bounds += [_Bound(at + 8 * i, b.low, b.high, b.closed) for i in range(count)]
+        arrays = (_Piece * len(pieces))(*pieces), (_Bound * len(bounds))(*bounds)
+        self._kept += [*arrays, weights]
+        return _World(
+            mj_step=_mj_step(),
+            model=task.model._address,
+            data=data._address,
+            ctrl=data.ctrl.ctypes.data,
+            warnings=counters.ctypes.data,
+            n_warnings=len(counters),
+            warning_stride=counters.strides[0] // counters.itemsize,
+            n=task.obs_dim,
+            p=task.act_dim,
+            frame_skip=task.frame_skip,
+            pieces=ctypes.addressof(arrays[0]),
+            n_pieces=len(pieces),
+            position=self._span(task.position, first)[0],
+            position_weights=weights.ctypes.data,
+            n_positions=len(weights),
+            position_stride=stride,
+            bounds=ctypes.addressof(arrays[1]),
+            n_bounds=len(bounds),
+            dt=task.dt,
+            forward_weight=task.forward_weight,
+            control_weight=task.control_weight,
+            survival_bonus=task.survival_bonus,
+        )
 
-    def _blame(self, reward: FloatArray, observation: FloatArray) -> None:
-        """Name the first episode, in slot order, that cannot be trusted."""
-        for row, slot in enumerate(self.rows):
-            what = None
-            if self.diverged[slot].any():
-                what = "the simulation diverged"
-            elif not np.isfinite(reward[row]):
-                what = f"non-finite reward ({reward[row]})"
-            elif not np.isfinite(observation[row]).all():
-                what = "non-finite observation"
-            owner = self.owner[slot]
-            if what is not None and owner is not None:
-                _, index, request = owner
-                raise EpisodeError(what, int(request.seeds[index]), int(self.t[slot]))
+    def _span(self, field: str, first: int, last: int | None = None) -> tuple[int, int]:
+        """Address and count of the numbers [first, last) of a field of the simulation, flattened."""
+        values = getattr(self.data, field)
+        assert values.flags.c_contiguous and values.dtype == np.float64
+        count = (values.size if last is None else last) - first
+        return values.ctypes.data + 8 * first, count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import mujoco
@@ -22,7 +22,6 @@ class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012 (Gymnasium's own way)
-    _fields: ClassVar[tuple[str, ...]] = ("qpos", "qvel")
 
     def __init__(self, task: str, render_mode: str | None = None, width: int = 480, height: int = 480):
         self.task = TASKS[task]
@@ -62,7 +61,7 @@ class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
         actions = np.asarray(action, dtype=np.float64).reshape(1, -1)
         if actions.shape[1] != self.task.act_dim:
             raise UsageError(f"{self.task.name} takes {self.task.act_dim} actions, not {actions.shape[1]}")
-        before = self.task.position(self.model, self._state())
+        before = self.task.positions(self._state())
         self.data.ctrl[:] = actions[0]
         with quiet_mujoco():
             mujoco.mj_step(self.model, self.data, nstep=self.task.frame_skip)
@@ -70,9 +69,9 @@ class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
             raise EpisodeError("the simulation diverged", self._seed, self._step)
         self._step += 1
         state = self._state()
-        after = self.task.position(self.model, state)
+        after = self.task.positions(state)
         reward = float(self.task.reward(before, after, actions)[0])
-        terminated = self.task.healthy is not None and not bool(self.task.healthy(state)[0])
+        terminated = not bool(self.task.healthy(state)[0])
         if self.render_mode == "human":
             self.render()
         info = {"x_position": float(after[0]), "x_velocity": float(after[0] - before[0]) / self.task.dt}
@@ -123,7 +122,7 @@ class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
             setattr(camera, name, value)
 
     def _state(self) -> Fields:
-        return {name: getattr(self.data, name)[None] for name in (*self._fields, *self.task.derived)}
+        return {name: getattr(self.data, name)[None] for name in ("qpos", *self.task.fields)}
 
     def _observation(self) -> FloatArray:
         observation: FloatArray = self.task.observe(self._state())[0]

@@ -1,7 +1,8 @@
 """The six locomotion tasks of the paper, with the semantics of Gym's `-v3` on today's MuJoCo.
 
-A task is data and a few array functions over E simulations at once; every engine runs the same functions. What v3 means
-where later versions differ:
+A task is data: which fields make up the observation, which position's growth is rewarded, within which bounds an
+episode goes on. Every engine reads the same data; the functions here, over the fields of E simulations at once, say what
+it means. What v3 means where later versions differ:
 
 - the survival bonus is paid on the terminal step too;
 - actions are passed as they are: MuJoCo clamps what the actuators get, the control cost is charged on the raw action;
@@ -11,9 +12,10 @@ where later versions differ:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import mujoco
@@ -28,23 +30,44 @@ Fields = Mapping[str, FloatArray]  # MjData fields of E simulations: qpos (E, nq
 
 
 @dataclass(frozen=True)
+class Piece:
+    """A piece of the observation: a field, flattened, without its first `skip` numbers, held within +-clip."""
+
+    field: str
+    skip: int = 0
+    clip: float = inf
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The episode goes on while these numbers of a field stay within (low, high), or [low, high] where closed."""
+
+    field: str
+    first: int
+    last: int | None  # None: to the end
+    low: float
+    high: float
+    closed: bool = False
+
+
+@dataclass(frozen=True)
 class Task:
-    """One task. Functions take the fields of E simulations after a control step."""
+    """One task."""
 
     name: str
     xml: str
     sha256: str
     frame_skip: int  # simulation substeps a control step
     obs_dim: int
-    observe: Callable[[Fields], FloatArray]  # -> (E, obs_dim)
-    position: Callable[[mujoco.MjModel, Fields], FloatArray]  # -> (E,), the x whose growth is rewarded
-    healthy: Callable[[Fields], BoolArray] | None  # -> (E,); None: never ends early
-    forward_weight: float
+    pieces: tuple[Piece, ...]  # of the observation, in order
+    bounds: tuple[Bounds, ...]  # none: the episode never ends early
     control_weight: float
-    survival_bonus: float
     start_noise: float  # scale of the start state's noise
     normal_velocities: bool  # start velocities are normal rather than uniform
-    derived: tuple[str, ...] = ()  # fields beside qpos and qvel that the functions read
+    zeros: int = 0  # at the end of the observation, where v3 had its contact forces
+    position: str = "qpos"  # the field whose x is rewarded for growing: qpos, xpos (the torso's) or xipos (mass centre)
+    forward_weight: float = 1.0
+    survival_bonus: float = 0.0
     horizon: int = 1000
     camera: Mapping[str, Any] = field(default_factory=dict)
 
@@ -61,6 +84,12 @@ class Task:
         """Seconds a control step."""
         return float(self.model.opt.timestep * self.frame_skip)
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that the functions below read."""
+        used = [*(p.field for p in self.pieces), *(b.field for b in self.bounds), self.position]
+        return tuple(dict.fromkeys(used))
+
     def start(self, seed: int) -> tuple[FloatArray, FloatArray]:
         """Start state (qpos, qvel) of the episode with this seed, the same for every engine."""
         rng = Generator(philox(seed, Purpose.START_STATE))
@@ -70,74 +99,41 @@ class Task:
             return qpos, scale * rng.standard_normal(model.nv)
         return qpos, rng.uniform(-scale, scale, model.nv)
 
+    def observe(self, s: Fields) -> FloatArray:
+        """Observations (E, obs_dim)."""
+        e = len(s["qpos"])
+        parts = [np.clip(s[p.field].reshape(e, -1)[:, p.skip :], -p.clip, p.clip) for p in self.pieces]
+        return np.concatenate([*parts, np.zeros((e, self.zeros))], axis=1)
+
+    @cached_property
+    def position_weights(self) -> tuple[int, int, FloatArray]:
+        """(first, stride, weights): the position is the weighted mean of these numbers of its field, flattened."""
+        if self.position == "xipos":
+            return 0, 3, np.array(self.model.body_mass)
+        return {"qpos": 0, "xpos": 3}[self.position], 1, np.ones(1)  # body 1 is the torso
+
+    def positions(self, s: Fields) -> FloatArray:
+        """The x (E,) whose growth is rewarded."""
+        first, stride, weights = self.position_weights
+        values = s[self.position].reshape(len(s["qpos"]), -1)[:, first::stride][:, : len(weights)]
+        x: FloatArray = np.matmul(values[:, None, :], weights[:, None])[:, 0, 0] / weights.sum()
+        return x
+
+    def healthy(self, s: Fields) -> BoolArray:
+        """Whether the episodes go on, (E,)."""
+        good = np.ones(len(s["qpos"]), dtype=bool)
+        for b in self.bounds:
+            x = s[b.field][:, b.first : b.last]
+            inside = (b.low <= x) & (x <= b.high) if b.closed else (b.low < x) & (x < b.high)
+            good &= inside.all(axis=1)
+        return good
+
     def reward(self, before: FloatArray, after: FloatArray, actions: FloatArray) -> FloatArray:
         """Reward (E,) of a control step, from the positions around it and the raw actions (E, p)."""
         velocity = (after - before) / self.dt
         cost = self.control_weight * np.square(actions).sum(axis=1)
         reward: FloatArray = self.forward_weight * velocity + self.survival_bonus - cost
         return reward
-
-
-def _root_x(model: mujoco.MjModel, s: Fields) -> FloatArray:
-    x: FloatArray = s["qpos"][:, 0].copy()
-    return x
-
-
-def _torso_x(model: mujoco.MjModel, s: Fields) -> FloatArray:
-    x: FloatArray = s["xpos"][:, 1, 0].copy()  # body 1 is the torso
-    return x
-
-
-def _mass_centre_x(model: mujoco.MjModel, s: Fields) -> FloatArray:
-    # one product a simulation, so that the bits do not depend on how many there are
-    x: FloatArray = np.matmul(s["xipos"][:, None, :, 0], model.body_mass[:, None])[:, 0, 0] / model.body_mass.sum()
-    return x
-
-
-def _positions_velocities(skip: int, clip: float | None = None) -> Callable[[Fields], FloatArray]:
-    def observe(s: Fields) -> FloatArray:
-        qvel = s["qvel"] if clip is None else np.clip(s["qvel"], -clip, clip)
-        return np.concatenate([s["qpos"][:, skip:], qvel], axis=1)
-
-    return observe
-
-
-def _ant_observation(s: Fields) -> FloatArray:
-    contact_forces = np.zeros((len(s["qpos"]), 84))
-    return np.concatenate([s["qpos"][:, 2:], s["qvel"], contact_forces], axis=1)
-
-
-def _humanoid_observation(s: Fields) -> FloatArray:
-    e = len(s["qpos"])
-    contact_forces = np.zeros((e, 84))
-    parts = (s["qpos"][:, 2:], s["qvel"], s["cinert"].reshape(e, -1), s["cvel"].reshape(e, -1))
-    return np.concatenate([*parts, s["qfrc_actuator"], contact_forces], axis=1)
-
-
-def _hopper_healthy(s: Fields) -> BoolArray:
-    qpos, qvel = s["qpos"], s["qvel"]
-    bounded = (np.abs(qpos[:, 2:]) < 100).all(axis=1) & (np.abs(qvel) < 100).all(axis=1)
-    healthy: BoolArray = bounded & (qpos[:, 1] > 0.7) & (np.abs(qpos[:, 2]) < 0.2)
-    return healthy
-
-
-def _walker_healthy(s: Fields) -> BoolArray:
-    z, angle = s["qpos"][:, 1], s["qpos"][:, 2]
-    healthy: BoolArray = (z > 0.8) & (z < 2.0) & (np.abs(angle) < 1.0)
-    return healthy
-
-
-def _ant_healthy(s: Fields) -> BoolArray:
-    z = s["qpos"][:, 2]
-    finite = np.isfinite(s["qpos"]).all(axis=1) & np.isfinite(s["qvel"]).all(axis=1)
-    healthy: BoolArray = finite & (z >= 0.2) & (z <= 1.0)
-    return healthy
-
-
-def _humanoid_healthy(s: Fields) -> BoolArray:
-    z = s["qpos"][:, 2]
-    healthy: BoolArray = (z > 1.0) & (z < 2.0)
-    return healthy
 
 
 TASKS: dict[str, Task] = {
@@ -149,12 +145,9 @@ TASKS: dict[str, Task] = {
             sha256="25b0d46bf5522920fea6a579353aee39d391ad9e2a0574b53f83704c11b21b12",
             frame_skip=4,
             obs_dim=8,
-            observe=_positions_velocities(skip=2),
-            position=_root_x,
-            healthy=None,
-            forward_weight=1.0,
+            pieces=(Piece("qpos", skip=2), Piece("qvel")),
+            bounds=(),
             control_weight=1e-4,
-            survival_bonus=0.0,
             start_noise=0.1,
             normal_velocities=False,
             camera={"distance": 4.0},
@@ -165,10 +158,13 @@ TASKS: dict[str, Task] = {
             sha256="3ce93a055ffdcd83c0c701d2400768e40d2cbb9532f3c4ae33377c27f8b39f9e",
             frame_skip=4,
             obs_dim=11,
-            observe=_positions_velocities(skip=1, clip=10.0),
-            position=_root_x,
-            healthy=_hopper_healthy,
-            forward_weight=1.0,
+            pieces=(Piece("qpos", skip=1), Piece("qvel", clip=10.0)),
+            bounds=(
+                Bounds("qpos", 1, 2, 0.7, inf),
+                Bounds("qpos", 2, 3, -0.2, 0.2),
+                Bounds("qpos", 2, None, -100.0, 100.0),
+                Bounds("qvel", 0, None, -100.0, 100.0),
+            ),
             control_weight=1e-3,
             survival_bonus=1.0,
             start_noise=5e-3,
@@ -181,12 +177,9 @@ TASKS: dict[str, Task] = {
             sha256="11797a5d69e8ac955e89ca6fdd3a0087f1c990094fda401ac51420de1b6c5494",
             frame_skip=5,
             obs_dim=17,
-            observe=_positions_velocities(skip=1),
-            position=_root_x,
-            healthy=None,
-            forward_weight=1.0,
+            pieces=(Piece("qpos", skip=1), Piece("qvel")),
+            bounds=(),
             control_weight=0.1,
-            survival_bonus=0.0,
             start_noise=0.1,
             normal_velocities=True,
             camera={"trackbodyid": 1, "distance": 4.0},
@@ -197,10 +190,8 @@ TASKS: dict[str, Task] = {
             sha256="ac13373c7ac9003a5311c4704b314ed11149b3dd7600bbc02770487300f9ad2d",
             frame_skip=4,
             obs_dim=17,
-            observe=_positions_velocities(skip=1, clip=10.0),
-            position=_root_x,
-            healthy=_walker_healthy,
-            forward_weight=1.0,
+            pieces=(Piece("qpos", skip=1), Piece("qvel", clip=10.0)),
+            bounds=(Bounds("qpos", 1, 2, 0.8, 2.0), Bounds("qpos", 2, 3, -1.0, 1.0)),
             control_weight=1e-3,
             survival_bonus=1.0,
             start_noise=5e-3,
@@ -213,15 +204,18 @@ TASKS: dict[str, Task] = {
             sha256="cd5f83ef0ea35b0969e65d360c5bacd5b74ccaef6b27e4433b5168c605e3e2be",
             frame_skip=5,
             obs_dim=111,
-            observe=_ant_observation,
-            position=_torso_x,
-            healthy=_ant_healthy,
-            forward_weight=1.0,
+            pieces=(Piece("qpos", skip=2), Piece("qvel")),
+            zeros=84,
+            position="xpos",
+            bounds=(
+                Bounds("qpos", 2, 3, 0.2, 1.0, closed=True),
+                Bounds("qpos", 0, None, -inf, inf),
+                Bounds("qvel", 0, None, -inf, inf),
+            ),
             control_weight=0.5,
             survival_bonus=1.0,
             start_noise=0.1,
             normal_velocities=True,
-            derived=("xpos",),
             camera={"trackbodyid": 1, "distance": 4.0},
         ),
         Task(
@@ -230,15 +224,15 @@ TASKS: dict[str, Task] = {
             sha256="85816f372c826d2094b4a598918233bd9c5843b2439119eece2733bdc2e0d073",
             frame_skip=5,
             obs_dim=376,
-            observe=_humanoid_observation,
-            position=_mass_centre_x,
-            healthy=_humanoid_healthy,
+            pieces=(Piece("qpos", skip=2), Piece("qvel"), Piece("cinert"), Piece("cvel"), Piece("qfrc_actuator")),
+            zeros=84,
+            position="xipos",
+            bounds=(Bounds("qpos", 2, 3, 1.0, 2.0),),
             forward_weight=1.25,
             control_weight=0.1,
             survival_bonus=5.0,
             start_noise=1e-2,
             normal_velocities=False,
-            derived=("xipos", "cinert", "cvel", "qfrc_actuator"),
             camera={"trackbodyid": 1, "distance": 4.0, "elevation": -20.0},
         ),
     )

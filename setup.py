@@ -1,0 +1,15 @@
+"""The compiled part. Optional: where there is no compiler, episodes of our tasks run in Python, more slowly."""
+
+import sys
+
+from setuptools import Extension, setup
+
+flags = ["/O2", "/fp:precise"] if sys.platform == "win32" else ["-O3", "-std=c99", "-ffp-contract=off"]
+
+setup(
+    ext_modules=[
+        Extension(
+            "offrank.engines._rollout", ["src/offrank/engines/_rollout.c"], extra_compile_args=flags, optional=True
+        )
+    ]
+)

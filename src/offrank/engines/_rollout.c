@@ -1,0 +1,127 @@
+/* One whole episode of a linear policy in a MuJoCo simulation, without returning to Python.
+ *
+ * Nothing here depends on MuJoCo's headers or Python's: the caller passes the address of mj_step, of the model and the
+ * data, and of the fields that the task reads. Called through ctypes, which releases the GIL, so that Python threads run
+ * episodes side by side. The arithmetic is that of offrank.tasks, in one fixed order.
+ */
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef void (*step_function)(const void *model, void *data);
+
+typedef struct {      /* a piece of the observation: count numbers, held within +-clip, or zeros where there is no field */
+  const double *at;
+  int64_t count;
+  double clip;
+} Piece;
+
+typedef struct {      /* a number that must stay within bounds for the episode to go on */
+  const double *at;
+  double low, high;
+  int64_t closed;        /* whether the bounds themselves are allowed */
+} Bound;
+
+typedef struct {
+  step_function mj_step;
+  const void *model;
+  void *data;
+  double *ctrl;                  /* (p) */
+  const int *warnings;           /* counters that say the simulation diverged */
+  int64_t n_warnings, warning_stride;
+  int64_t n, p, frame_skip;
+  const Piece *pieces;
+  int64_t n_pieces;
+  const double *position;        /* the forward position is the weighted mean of these */
+  const double *position_weights;
+  int64_t n_positions, position_stride;
+  const Bound *bounds;
+  int64_t n_bounds;
+  double dt, forward_weight, control_weight, survival_bonus;
+} World;
+
+enum { HORIZON = 0, TERMINATED = 1, DIVERGED = 2, BAD_REWARD = 3, BAD_OBSERVATION = 4 };
+
+static int observe(const World *w, double *out) {
+  int finite = 1;
+  for (int64_t k = 0; k < w->n_pieces; k++) {
+    const Piece *piece = &w->pieces[k];
+    for (int64_t i = 0; i < piece->count; i++) {
+      double x = piece->at ? piece->at[i] : 0.0;
+      finite &= isfinite(x) != 0;
+      x = x < -piece->clip ? -piece->clip : x;
+      out[i] = x > piece->clip ? piece->clip : x;
+    }
+    out += piece->count;
+  }
+  return finite;
+}
+
+static double position(const World *w) {
+  double sum = 0.0, total = 0.0;
+  for (int64_t i = 0; i < w->n_positions; i++) {
+    sum += w->position_weights[i] * w->position[i * w->position_stride];
+    total += w->position_weights[i];
+  }
+  return sum / total;
+}
+
+static int healthy(const World *w) {
+  for (int64_t i = 0; i < w->n_bounds; i++) {
+    const Bound *b = &w->bounds[i];
+    double x = *b->at;
+    if (!(b->closed ? b->low <= x && x <= b->high : b->low < x && x < b->high)) return 0;
+  }
+  return 1;
+}
+
+/* Runs until the horizon, a fall, or something that cannot be trusted. The simulation has been put into its start state.
+ *
+ * weights: (n, p), transposed so that the inner loop needs no particular order of summation.
+ * seen: (horizon + 1, n), the observations acted on and the one the last step led to.
+ * rewards: (horizon).
+ * Returns the number of steps taken; *status says why it stopped. */
+int64_t offrank_episode(const World *w, const double *weights, const double *mean, const double *scale, int64_t horizon,
+                     double *seen, double *rewards, int64_t *status) {
+  const int64_t n = w->n, p = w->p;
+  double *ctrl = w->ctrl;
+  *status = observe(w, seen) ? HORIZON : BAD_OBSERVATION;
+  if (*status != HORIZON) return 0;
+  double before = position(w);
+  for (int64_t t = 0; t < horizon; t++) {
+    const double *observation = seen + t * n;
+    for (int64_t i = 0; i < p; i++) ctrl[i] = 0.0;
+    for (int64_t j = 0; j < n; j++) {
+      if (scale[j] == 0.0) continue; /* switched off: z is 0 */
+      const double z = (observation[j] - mean[j]) * scale[j];
+      const double *column = weights + j * p;
+      for (int64_t i = 0; i < p; i++) ctrl[i] += column[i] * z;
+    }
+    double cost = 0.0;
+    for (int64_t i = 0; i < p; i++) cost += ctrl[i] * ctrl[i];
+    for (int64_t k = 0; k < w->frame_skip; k++) w->mj_step(w->model, w->data);
+    for (int64_t k = 0; k < w->n_warnings; k++)
+      if (w->warnings[k * w->warning_stride]) {
+        *status = DIVERGED;
+        return t;
+      }
+    const double after = position(w);
+    rewards[t] = w->forward_weight * ((after - before) / w->dt) + w->survival_bonus - w->control_weight * cost;
+    before = after;
+    if (!isfinite(rewards[t])) {
+      *status = BAD_REWARD;
+      return t;
+    }
+    if (!observe(w, seen + (t + 1) * n)) {
+      *status = BAD_OBSERVATION;
+      return t;
+    }
+    if (!healthy(w)) {
+      *status = TERMINATED;
+      return t + 1;
+    }
+  }
+  return horizon;
+}
+
+void *PyInit__rollout(void) { return NULL; } /* some linkers insist on it; this is never imported */
