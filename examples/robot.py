@@ -4,9 +4,8 @@
     python examples/robot.py                         started again, it goes on with the next episode
     python examples/robot.py --iterations 50         train further; --delay 0.05 is a robot as slow as a real one
 
-The "robot" is a pendulum that takes its time over every step. It is reached over a pipe only, as one would reach a
-controller over a network; replace `robot` and `Robot` by your own. Every episode told is in the journal before the next
-one is run, so nothing that the robot did is ever asked of it again.
+The "robot" is a slow pendulum, reached over a pipe only, as one reaches a controller over a network; replace `robot`
+and `Robot` by your own. Every episode told is in the journal at once, and never asked for again.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Outcome:
     """What a command did: its exit status and what it printed. A warning counts as a line on stderr."""
 
     def __init__(self, status: int, out: str, err: str):
-        self.status, self.out, self.err = status, out, err
+        self.status, self.out, self.err = status, out, err.replace(os.sep, "/")
 
     @property
     def json(self):
@@ -544,7 +544,7 @@ def test_evaluate_in_words(offrank) -> None:
     offrank(*SWIMMER, "--out", "run")
     outcome = offrank("evaluate", "run", "--episodes", "2")
     assert outcome.err == ""
-    assert re.fullmatch(r"run/best.offrank: Swimmer-v3, mean return \S+ ± \S+ over 2 episodes of 20.*\n", outcome.out)
+    assert re.fullmatch(r"run.best.offrank: Swimmer-v3, mean return \S+ ± \S+ over 2 episodes of 20.*\n", outcome.out)
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("deep/er/a.svg", b"<?xml"), ("a.pdf", b"%PDF")])
@@ -552,7 +552,7 @@ def test_plot_draws_runs_and_fleets(offrank, name, start) -> None:
     offrank(*POINT, "--out", "run")
     offrank(*POINT, "--seeds", "1-2", "--out", "fleet")
     outcome = offrank("plot", "run", "fleet", "--out", name)
-    assert (outcome.status, outcome.out) == (0, f"{name}: 3 runs\n")
+    assert (outcome.status, outcome.out) == (0, f"{Path(name)}: 3 runs\n")
     assert Path(name).read_bytes().startswith(start)
 
 
@@ -761,7 +761,7 @@ def test_record_writes_a_video(offrank, opengl) -> None:
     offrank(*SWIMMER, "--out", "run")
     outcome = offrank("record", "run", "--out", "films/a.mp4", "--steps", "5", "--width", "64", "--height", "48")
     assert (outcome.status, outcome.err) == (0, "")
-    assert outcome.out.startswith("films/a.mp4: 6 frames")
+    assert outcome.out.startswith(f"{Path('films/a.mp4')}: 6 frames")
     assert b"ftyp" in Path("films/a.mp4").read_bytes()[:32]
 
 

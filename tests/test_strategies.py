@@ -101,3 +101,13 @@ def test_survives_equal_returns(algo: str, ranker: str) -> None:
     engine = FunctionEngine(constant_reward(N_OBS), N_OBS, N_ACT)
     run = run_on(engine, config(algo, ranker, 5))
     assert np.array_equal(run.state.M, np.zeros((N_ACT, N_OBS)))
+
+
+def test_every_algorithm_has_a_python_face() -> None:
+    import offrank
+    from offrank.agents import AGENTS
+    from offrank.config import ALGORITHMS
+
+    assert set(AGENTS) == set(ALGORITHMS)
+    for name, agent in AGENTS.items():
+        assert getattr(offrank, name.upper().replace("-", "")) is agent

@@ -1,7 +1,7 @@
 """offrank: evolution strategies that rank their candidates off-policy."""
 
 import offrank.headless  # noqa: F401 (before MuJoCo)
-from offrank.agents import ARS, OPARS, load
+from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, TRES, load
 from offrank.asktell import AskTell
 from offrank.errors import EngineError, EpisodeError, FileFormatError, OffrankError, UsageError
 from offrank.tasks.environment import register as _register
@@ -12,7 +12,11 @@ _register()
 
 __all__ = [
     "ARS",
+    "ES",
     "OPARS",
+    "OPES",
+    "OPTRES",
+    "TRES",
     "AskTell",
     "EngineError",
     "EpisodeError",

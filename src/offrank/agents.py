@@ -217,7 +217,31 @@ class OPARS(Agent):
     algo = "op-ars"
 
 
-AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (ARS, OPARS)}
+class TRES(Agent):
+    """Trust region evolution strategy: every candidate is run, the returns of the best are used several times."""
+
+    algo = "tres"
+
+
+class OPTRES(Agent):
+    """Off-policy TRES."""
+
+    algo = "op-tres"
+
+
+class ES(Agent):
+    """OpenAI's evolution strategy: ranked returns, Adam, weight decay."""
+
+    algo = "es"
+
+
+class OPES(Agent):
+    """Off-policy ES."""
+
+    algo = "op-es"
+
+
+AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (ARS, OPARS, TRES, OPTRES, ES, OPES)}
 
 
 def load(path: str | Path, env: Env | None = None, threads: int = 0, workers: int | None = None) -> Agent:

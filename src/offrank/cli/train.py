@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
-from offrank.config import RunConfig, configure, convert, resolve, task_default
+from offrank.config import ALGORITHMS, RunConfig, configure, convert, resolve, task_default
 from offrank.engines import ENGINES, Engine, make_engine, native_name, resolve_engine
 from offrank.errors import UsageError
 from offrank.fleet import drive
@@ -40,7 +40,12 @@ def add_parser(verbs: Any) -> None:
     )
     parser.add_argument("task", metavar="TASK", help="one of the six tasks, or any Gymnasium id (module:Name-v0)")
     what = parser.add_argument_group("what")
-    what.add_argument("--algo", default=None, metavar="NAME", help="ars or op-ars (default), or several: op-ars,ars")
+    what.add_argument(
+        "--algo",
+        default=None,
+        metavar="NAME",
+        help=f"one of {', '.join(ALGORITHMS)} (default op-ars), or several: op-ars,ars",
+    )
     what.add_argument("--ranker", metavar="NAME", help="instead of the one the algorithm's name implies")
     what.add_argument("--set", action="append", type=setting, default=[], metavar="NAME=VALUE", help="a hyperparameter")
     what.add_argument("--seed", type=natural, help="default 0")

@@ -1,8 +1,8 @@
 """The six locomotion tasks of the paper, with the semantics of Gym's `-v3` on today's MuJoCo.
 
 A task is data: which fields make up the observation, which position's growth is rewarded, within which bounds an
-episode goes on. Every engine reads the same data; the functions here, over the fields of E simulations at once, say what
-it means. What v3 means where later versions differ:
+episode goes on. Every engine reads the same data; the functions here, over the fields of E simulations at once, say
+what it means. What v3 means where later versions differ:
 
 - the survival bonus is paid on the terminal step too;
 - actions are passed as they are: MuJoCo clamps what the actuators get, the control cost is charged on the raw action;
