@@ -22,7 +22,7 @@ LAYERS = [  # a module may import from its own layer and from those before it
     {"config", "policy", "metrics"},
     {"run", "tensorboard"},
     {"fleet", "launch", "saved", "evaluation", "plotting", "progress"},
-    {"agents", "studies"},
+    {"agents", "studies", "bench"},
     {"asktell"},
     {"cli"},
     {"__init__", "__main__"},

@@ -2,8 +2,8 @@
 
 import offrank.headless  # noqa: F401 (before MuJoCo)
 from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, TRES, load
-from offrank.asktell import AskTell
-from offrank.errors import EngineError, EpisodeError, FileFormatError, OffrankError, UsageError
+from offrank.asktell import AskTell, EpisodeToRun
+from offrank.errors import EngineError, EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
 from offrank.tasks.environment import register as _register
 
 __version__ = "0.1.0"
@@ -20,7 +20,9 @@ __all__ = [
     "AskTell",
     "EngineError",
     "EpisodeError",
+    "EpisodeToRun",
     "FileFormatError",
+    "Interrupted",
     "OffrankError",
     "UsageError",
     "load",

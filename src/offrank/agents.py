@@ -19,9 +19,10 @@ from offrank.errors import UsageError
 from offrank.evaluation import evaluate_policy
 from offrank.fleet import drive
 from offrank.launch import holds_run, make_folder, open_run, stored_config
+from offrank.plotting import plot_runs
 from offrank.policy import LinearPolicy
 from offrank.progress import make_display
-from offrank.run import CHECKPOINT, Callback, Run
+from offrank.run import CHECKPOINT, CURVE, Callback, Run
 from offrank.saved import ASK_TELL, Saved
 
 Env = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
@@ -88,8 +89,8 @@ class Agent:
         *,
         iterations: int | None = None,
         threshold: float | None = None,
-        eval_every: int = 10,
-        eval_episodes: int = 100,
+        eval_every: int | None = None,
+        eval_episodes: int | None = None,
         out: str | Path | None = None,
         resume: bool = False,
         progress: bool = False,
@@ -102,8 +103,8 @@ class Agent:
             total_steps: environment steps since the agent was made; the iteration they run out in is finished.
             iterations: likewise, in iterations.
             threshold: stop at the first evaluation whose mean return reaches it.
-            eval_every: iterations between evaluations, which cost time but are not counted; 0 for none.
-            eval_episodes: episodes an evaluation.
+            eval_every: iterations between evaluations, which cost time but are not counted; 0 for none. 10 by default.
+            eval_episodes: episodes an evaluation, 100 by default.
             out: a run folder for metrics, checkpoints and policies.
             resume: continue what is in `out`.
             progress: show it on stderr.
@@ -115,22 +116,26 @@ class Agent:
         """
         if self._run is None:
             raise UsageError("this agent was loaded from a policy alone: load the run's folder or checkpoint to go on")
-        if total_steps is None and iterations is None and (threshold is None or eval_every == 0):
-            raise UsageError("say when to stop: total_steps, iterations, or threshold with evaluations")
         run, engine = self._run, self.engine
         limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations, "threshold": threshold}
-        config = replace(self._config, eval_every=eval_every, eval_episodes=eval_episodes, **limits)
+        given: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes}
+        given = {name: value for name, value in given.items() if value is not None}
+        config = replace(run.config, **given, **limits)
+        if total_steps is None and iterations is None and (threshold is None or config.eval_every == 0):
+            raise UsageError("say when to stop: total_steps, iterations, or threshold with evaluations")
         if out is not None and Path(out) != run.folder:
             folder = Path(out)
             if holds_run(folder) and not resume:
                 raise UsageError(
                     f"{folder} already holds a run: pass resume=True to continue it, or choose another out"
                 )
-            if stored_config(folder, config.task, {}, {}) and (folder / CHECKPOINT).is_file():
+            stored = stored_config(folder, config.task, {}, given)
+            if stored is not None and (folder / CHECKPOINT).is_file():
+                config = replace(config, eval_every=stored.eval_every, eval_episodes=stored.eval_episodes)
                 self._run = run = open_run(config, engine.info, folder, resume=True)
             else:
                 make_folder(folder)
-                run.folder, run._metrics_size = folder, 0  # its log begins here, whatever was learned before
+                run.move_to(folder)
         run.config, run.checkpoint_seconds = config, checkpoint_seconds
         display = make_display([run], sys.stderr, enabled=progress)
         run.callbacks = (display.on_record, *(() if callback is None else (callback,)))
@@ -138,6 +143,8 @@ class Agent:
             drive([run], engine, display.tick)
         finally:
             display.close()
+        if run.folder is not None:
+            plot_runs([run.folder], run.folder / CURVE)
         return self
 
     def predict(

@@ -85,7 +85,7 @@ class AskTell:
         if obs_dim < 1 or act_dim < 1:
             raise UsageError(f"obs_dim = {obs_dim}, act_dim = {act_dim}: both must be at least 1")
         low, high = _bounds(low, high, act_dim)
-        info = EnvInfo(obs_dim, act_dim, horizon, discrete, low, high)
+        info = EnvInfo(obs_dim, act_dim, horizon, discrete, low=low, high=high)
         recipe = resolve(None, algorithm.algo, ranker, hyperparameters)
         config = RunConfig(
             task=ASK_TELL,
@@ -192,7 +192,7 @@ class AskTell:
             role, index = Role(int(request.roles[i])).name.lower(), int(request.index[i])
             id = f"{iteration:06d}-{role}-{index:04d}"
             whitening: Whitening = request.whitening
-            policy = LinearPolicy(request.weights(i), whitening, info.discrete, info.low, info.high)
+            policy = LinearPolicy(request.weights(i), whitening, info.discrete, info.first, info.low, info.high)
             pending[id] = EpisodeToRun(id, policy, int(request.seeds[i]), request.horizon, role, index, iteration)
         return pending
 

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ from offrank.errors import FileFormatError, OffrankError, UsageError
 
 FORMAT = 1
 _META, _DIGEST = "meta", "sha256"
+# what NumPy and zipfile raise on a file that is cut short, damaged, foreign or a trap
+_UNREADABLE = (ValueError, TypeError, KeyError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -100,15 +103,7 @@ def load_arrays(path: Path, *kinds: str) -> tuple[str, Memory, dict[str, Any]]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays: Memory = {name: archive[name] for name in archive.files}
-    except (
-        ValueError,
-        OSError,
-        EOFError,
-        KeyError,
-        zipfile.BadZipFile,
-        zipfile.LargeZipFile,
-        NotImplementedError,
-    ) as error:
+    except _UNREADABLE as error:
         raise FileFormatError(f"{path} is truncated, damaged, or not an offrank file") from error
     if not {_META, _DIGEST} <= set(arrays):
         raise FileFormatError(f"{path} is not an offrank file")

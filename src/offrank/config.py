@@ -193,9 +193,13 @@ class RunConfig:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> RunConfig:
         known = {f.name for f in fields(RunConfig)}
-        if not {"task", "algo", "ranker", "hyperparameters", "seed"} <= set(data) or not set(data) <= known:
-            raise UsageError("this is not the configuration of an offrank run, or of another version of offrank")
-        return RunConfig(**data)
+        needed = {f.name for f in fields(RunConfig) if f.default is MISSING and f.default_factory is MISSING}
+        try:
+            if needed <= set(data) <= known:
+                return RunConfig(**data)
+        except TypeError:
+            pass
+        raise UsageError("this is not the configuration of an offrank run, or of another version of offrank")
 
 
 def configure(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import signal
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -36,6 +37,14 @@ class EpisodeError(OffrankError, RuntimeError):
         return EpisodeError, (self.what, self.seed, self.step)
 
 
+class Interrupted(OffrankError):
+    """A signal asked to stop; every run was saved."""
+
+    def __init__(self, signum: int):
+        super().__init__(f"interrupted by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
 class EngineError(OffrankError, RuntimeError):
     """An engine cannot go on: its workers keep dying, or its device is gone."""
 
@@ -46,8 +55,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     Case does not count, and neither does a version suffix that only the known name has.
     """
     known = list(known)
-    folded = {k.casefold(): k for k in known}
-    folded |= {k.casefold().rsplit("-v", 1)[0]: k for k in known if "-v" in k}
+    folded: dict[str, str] = {}
+    for k in known:  # of several versions of a name, the one that is listed first
+        folded.setdefault(k.casefold(), k)
+        folded.setdefault(k.casefold().rsplit("-v", 1)[0], k)
     close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6)
     names = list(dict.fromkeys(folded[c] for c in close))
     return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""

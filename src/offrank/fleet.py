@@ -13,18 +13,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 from offrank.engines.base import Engine
-from offrank.errors import OffrankError
+from offrank.errors import Interrupted, OffrankError
 from offrank.run import Run
 
 POLL = 0.1  # seconds between looks at the clock, the signals and the progress display
-
-
-class Interrupted(Exception):
-    """A signal asked to stop; every run was saved."""
-
-    def __init__(self, signum: int):
-        super().__init__(f"interrupted by {signal.Signals(signum).name}")
-        self.signum = signum
 
 
 class Signals:
@@ -83,7 +75,7 @@ def drive(runs: Iterable[Run], engine: Engine, tick: Callable[[], None] | None =
                     tick()
                 if signals.caught is not None:
                     raise Interrupted(signals.caught)
-        except (Interrupted, OffrankError, KeyboardInterrupt):
+        except (OffrankError, KeyboardInterrupt):
             engine.cancel()
             for run in waiting.values():
                 run.pause()

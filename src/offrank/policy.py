@@ -25,6 +25,7 @@ class LinearPolicy:
     M: FloatArray  # (p, n)
     whitening: Whitening
     discrete: bool = False
+    first: int = 0  # what the indices are counted from
     low: FloatArray | None = None  # (p,): actions are clipped to [low, high] where given
     high: FloatArray | None = None
 
@@ -32,7 +33,7 @@ class LinearPolicy:
         """Action (p,) at an observation (n,), or actions (E, p) at E of them; indices where actions are discrete."""
         out = self.raw(observation)
         if self.discrete:
-            return np.asarray(np.argmax(out, axis=-1))
+            return np.asarray(np.argmax(out, axis=-1) + self.first)
         return out if self.low is None else np.clip(out, self.low, self.high)
 
     def raw(self, observation: ArrayLike) -> FloatArray:
@@ -57,7 +58,7 @@ class LinearPolicy:
 
     def arrays(self) -> Memory:
         out: Memory = {"policy.M": self.M, "policy.mean": self.whitening.mean, "policy.scale": self.whitening.scale}
-        out["policy.discrete"] = np.array(self.discrete)
+        out |= {"policy.discrete": np.array(self.discrete), "policy.first": np.array(self.first)}
         if self.low is not None and self.high is not None:
             out |= {"policy.low": self.low, "policy.high": self.high}
         return out
@@ -68,6 +69,7 @@ class LinearPolicy:
             arrays["policy.M"],
             Whitening(arrays["policy.mean"], arrays["policy.scale"]),
             bool(arrays["policy.discrete"]),
+            int(arrays["policy.first"]),
             arrays.get("policy.low"),
             arrays.get("policy.high"),
         )

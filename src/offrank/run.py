@@ -35,6 +35,7 @@ CHECKPOINT = "checkpoint.npz"
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 RESULT = "result.json"
+CURVE = "curve.png"
 BEST = "best.offrank"
 FINAL = "final.offrank"
 
@@ -212,7 +213,8 @@ class Run:
     def policy(self) -> LinearPolicy:
         """The policy as it is now."""
         info = self.info
-        return LinearPolicy(self.state.M, self.strategy.whitening(self.state), info.discrete, info.low, info.high)
+        whitening = self.strategy.whitening(self.state)
+        return LinearPolicy(self.state.M, whitening, info.discrete, info.first, info.low, info.high)
 
     @property
     def reached(self) -> Evaluation | None:
@@ -252,17 +254,19 @@ class Run:
         }
 
     def _conclude(self, final: Evaluation | None) -> None:
-        if self.folder is None:
-            return
+        if self.folder is not None:
+            self._write_outcome(self.folder, final)
+        self.close()
+
+    def _write_outcome(self, folder: Path, final: Evaluation | None) -> None:
         best = self.best
         if final is not None and (best is None or final.mean > best[0].mean):
             best = (final, self.policy)
         evaluation, policy = best or (None, self.policy)
-        policy.save(self.folder / BEST, self._policy_meta(evaluation))
+        policy.save(folder / BEST, self._policy_meta(evaluation))
         last = final or (self.evaluations[-1] if self._evaluated() else None)
-        self.policy.save(self.folder / FINAL, self._policy_meta(last))
-        write_json(self.folder / RESULT, self.result | {"final_return": None if last is None else last.mean})
-        self.close()
+        self.policy.save(folder / FINAL, self._policy_meta(last))
+        write_json(folder / RESULT, self.result | {"final_return": None if last is None else last.mean})
 
     def _policy_meta(self, evaluation: Evaluation | None) -> dict[str, Any]:
         return {"config": self.config.to_json(), "evaluation": None if evaluation is None else vars(evaluation)}
@@ -278,6 +282,10 @@ class Run:
                 self.stop()
 
     # --- saving
+
+    def move_to(self, folder: Path) -> None:
+        """Write to another folder from now on. Its log begins here, whatever was learned before."""
+        self.folder, self._metrics_size = folder, 0
 
     def checkpoint(self) -> None:
         """Write all of the run to its folder, if it has one."""
@@ -326,6 +334,7 @@ class Run:
                 raise UsageError(f"{path} is of another run: its {name} is {theirs[name]!r}, not {mine!r}")
         self.state = State.from_arrays(part(arrays, "state."))
         self.evaluations = [Evaluation(int(i), int(s), float(m), float(d)) for i, s, m, d in arrays["evaluations"]]
+        self.best = None
         if meta["best_at"] >= 0:
             best = LinearPolicy.from_arrays(part(arrays, "best."))
             self.best = (self.evaluations[meta["best_at"]], best)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from offrank.cli.options import Parser, unknown_flag
-from offrank.errors import OffrankError, UsageError, did_you_mean
+from offrank.errors import Interrupted, OffrankError, UsageError, did_you_mean
 
 DESCRIPTION = """\
 Train simple policies with evolution strategies on as few environment interactions as possible.
@@ -48,18 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(words)
     if rest:
         unknown_flag(verbs[args.verb], rest[0])
-    from offrank.fleet import Interrupted
-
     try:
         status: int = args.run(args)
         return status
     except UsageError as error:
         return _complain(error, 2)
-    except OffrankError as error:
-        return _complain(error, 1)
     except Interrupted as error:
         print(f"offrank: {error}; saved, add --resume to go on", file=sys.stderr)
         return 128 + error.signum
+    except OffrankError as error:
+        return _complain(error, 1)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

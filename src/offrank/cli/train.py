@@ -17,7 +17,7 @@ from offrank.errors import UsageError
 from offrank.fleet import drive
 from offrank.launch import folder_name, holds_run, open_run, stored_config
 from offrank.progress import make_display
-from offrank.run import Run
+from offrank.run import CURVE, Run
 
 DEFAULT_BUDGET = 1_000_000  # steps, for a task without presets when no limit is given
 
@@ -183,7 +183,7 @@ def _report(runs: list[Run], args: argparse.Namespace, folders: dict[tuple[str, 
     from offrank.plotting import plot_runs
 
     for folder in folders.values():
-        plot_runs([folder], folder / "curve.png")
+        plot_runs([folder], folder / CURVE)
     results = [run.result | {"folder": str(run.folder)} for run in runs]
     if args.json:
         print(json.dumps(results if len(results) > 1 else results[0], indent=2))

@@ -16,7 +16,8 @@ class EnvInfo:
     obs_dim: int
     act_dim: int
     horizon: int  # the environment's own
-    discrete: bool = False  # the action is the index of the largest output
+    discrete: bool = False  # the action is the index of the largest output, counted from `first`
+    first: int = 0
     low: FloatArray | None = None  # (p,) bounds that actions are clipped to, if they are
     high: FloatArray | None = None
 

@@ -42,7 +42,7 @@ def registered(env_id: str, env_args: dict[str, Any]) -> EnvFactory:
         spec = gym.spec(f"offrank/{name}" if name in TASKS else name)
     except gym.error.Error as error:
         known = [*TASKS, *gym.registry]
-        hint = did_you_mean(env_id, known) or f"; ours are {', '.join(TASKS)}, or any Gymnasium id"
+        hint = did_you_mean(name, known) or f"; ours are {', '.join(TASKS)}, or any Gymnasium id"
         raise UsageError(f"unknown task {env_id!r}{hint}") from error
 
     def make() -> gym.Env[Any, Any]:
@@ -71,9 +71,9 @@ class Stage:
         if isinstance(action, gym.spaces.Box):
             self._bounds = action.low.astype(np.float64), action.high.astype(np.float64)
             bounds = [bound.ravel() for bound in self._bounds] if clip_actions else [None, None]
-            self.info = EnvInfo(obs_dim, int(np.prod(action.shape)), horizon, False, *bounds)
+            self.info = EnvInfo(obs_dim, int(np.prod(action.shape)), horizon, low=bounds[0], high=bounds[1])
         elif isinstance(action, gym.spaces.Discrete):
-            self.info = EnvInfo(obs_dim, int(action.n), horizon, discrete=True)
+            self.info = EnvInfo(obs_dim, int(action.n), horizon, discrete=True, first=int(action.start))
         else:
             raise UsageError(f"action space {action} is not supported: it must be a Box or Discrete")
 
@@ -85,7 +85,7 @@ class Stage:
     def action(self, output: FloatArray) -> Any:
         """A policy's output (p,) as the environment's action."""
         if self.info.discrete:
-            return int(np.argmax(output)) + int(self._action_space.start)  # type: ignore[attr-defined]
+            return int(np.argmax(output)) + self.info.first
         output = output.reshape(self._action_space.shape)
         if not self._clip:
             return output  # raw, in float64: rounding it would change the episode
