@@ -12,6 +12,7 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import lru_cache
 from importlib.util import find_spec
@@ -88,13 +89,14 @@ def _mj_step() -> int:
 
 
 class MujocoEngine(Engine):
-    """Runs episodes of one task on `threads` threads (0: all CPUs)."""
+    """Runs episodes of one task on `threads` threads (0: all CPUs). Each thread has a simulation of its own."""
 
     name = "mujoco"
 
-    def __init__(self, task: Task, threads: int = 0):
+    def __init__(self, task: Task, threads: int = 0, simulation: Callable[[Task], Simulation] | None = None):
         super().__init__()
         self.task = task
+        self._simulation = simulation or Simulation
         self.info = EnvInfo(task.obs_dim, task.act_dim, task.horizon)
         self._threads = threads or os.cpu_count() or 1
         self._round = _Round()
@@ -118,7 +120,7 @@ class MujocoEngine(Engine):
         for index in range(len(request)):
             self._round.jobs.put((ticket, index, request))
         while self._workers < min(self._threads, self._round.jobs.qsize()):
-            threading.Thread(target=_serve, args=(self.task, self._round), daemon=True).start()
+            threading.Thread(target=_serve, args=(self._simulation, self.task, self._round), daemon=True).start()
             self._workers += 1
 
     def _work(self, timeout: float | None) -> None:
@@ -145,9 +147,9 @@ class _Round:
         self.over = False
 
 
-def _serve(task: Task, round: _Round) -> None:
+def _serve(make: Callable[[Task], Simulation], task: Task, round: _Round) -> None:
     """Run episodes from the queue, in a thread."""
-    simulation = Simulation(task)
+    simulation = make(task)
     while (job := round.jobs.get()) is not None and not round.over:
         ticket, index, request = job
         try:
