@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-DEMO_SEED ?= 0
+DEMO_SEED ?= 1
 DEMO_STEPS ?= 4M
 
 .PHONY: demo test lint clean

@@ -48,6 +48,10 @@ class MetricsFile:
     def close(self) -> None:
         self._file.close()
 
+    def __del__(self) -> None:  # a run that is dropped rather than closed: every line is written already
+        if hasattr(self, "_file"):
+            self._file.close()
+
 
 def _json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
