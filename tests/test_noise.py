@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrank.noise import BLOCK, Directions, Role, episode_seeds
+from offrank.noise import BLOCK, Directions, Role, _Drawn, episode_seeds
 
 SHAPE = (3, 5)
 
@@ -21,6 +22,21 @@ def test_a_direction_is_the_same_whoever_asks_and_in_whatever_company() -> None:
     everything = directions.take(np.arange(100))
     for index in ([99], [0, 40, 41], [64, 3, 64]):
         assert np.array_equal(directions.take(np.array(index)), everything[index])
+
+
+def test_directions_are_the_same_after_being_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    directions = Directions(7, 2, 100, SHAPE)
+    before = directions.take(np.arange(100))
+    monkeypatch.setattr("offrank.noise._drawn", _Drawn(limit=1))
+    assert np.array_equal(directions.take(np.arange(100)), before)
+    assert all(np.array_equal(directions.one(k), before[k]) for k in (99, 0, 50))
+
+
+def test_drawn_blocks_are_bounded() -> None:
+    drawn = _Drawn(limit=3 * BLOCK * 15 * 8)
+    for block in range(10):
+        drawn.get((0, 0, block, BLOCK, SHAPE))
+    assert drawn._bytes <= drawn.limit and len(drawn._blocks) == 3
 
 
 def test_directions_differ_by_seed_iteration_and_index() -> None:

@@ -7,9 +7,10 @@ and no result depends on who drew what first.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
 
 import numpy as np
 from numpy.random import Generator, Philox
@@ -73,10 +74,38 @@ class Directions:
             out[here] = self._block(int(block))[index[here] % BLOCK]
         return out
 
+    def one(self, index: int) -> FloatArray:
+        """Direction `index`, as a (p, n) array that must not be written to."""
+        direction: FloatArray = self._block(index // BLOCK)[index % BLOCK]
+        return direction
+
     def _block(self, block: int) -> FloatArray:
-        return _draw(self.seed, self.iteration, block, min(BLOCK, self.count - block * BLOCK), self.shape)
+        rows = min(BLOCK, self.count - block * BLOCK)
+        return _drawn.get((self.seed, self.iteration, block, rows, self.shape))
 
 
-@lru_cache(maxsize=4)  # an engine takes the directions of a request in index order: the block at hand serves 2 x 32
-def _draw(seed: int, iteration: int, block: int, rows: int, shape: tuple[int, int]) -> FloatArray:
-    return Generator(philox(seed, Purpose.DIRECTIONS, block, iteration)).standard_normal((rows, *shape))
+class _Drawn:
+    """The blocks drawn last, up to a number of bytes: an iteration asks for its directions up to four times, to rank,
+    to run each sign and to update, and drawing them again would be the largest part of its work."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self._blocks: OrderedDict[tuple[int, int, int, int, tuple[int, int]], FloatArray] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[int, int, int, int, tuple[int, int]]) -> FloatArray:
+        with self._lock:
+            if key in self._blocks:
+                self._blocks.move_to_end(key)
+                return self._blocks[key]
+            seed, iteration, block, rows, shape = key
+            drawn = Generator(philox(seed, Purpose.DIRECTIONS, block, iteration)).standard_normal((rows, *shape))
+            self._blocks[key] = drawn
+            self._bytes += drawn.nbytes
+            while self._bytes > self.limit and len(self._blocks) > 1:
+                self._bytes -= self._blocks.popitem(last=False)[1].nbytes
+            return drawn
+
+
+_drawn = _Drawn(limit=64 * 2**20)

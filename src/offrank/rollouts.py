@@ -38,7 +38,7 @@ class Request:
         sign = _SIGN[Role(int(self.roles[episode]))]
         if sign == 0.0 or self.directions is None:
             return self.base
-        delta = self.directions.take(self.index[episode : episode + 1])[0]
+        delta = self.directions.one(int(self.index[episode]))
         weights: FloatArray = self.base + (sign * self.scale) * delta
         return weights
 
