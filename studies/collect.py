@@ -33,24 +33,34 @@ def thousands(steps: float | None, budget: int) -> str:
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    def key(run: dict[str, Any]) -> tuple[str, str, str]:
-        return run["task"], run["algo"], run["ranker"]
+    def key(run: dict[str, Any]) -> tuple[str, ...]:
+        h = run["hyperparameters"]
+        return (
+            run["task"],
+            run["algo"],
+            run["ranker"],
+            f"{h['n_directions']}/{h['n_top']}",
+            run["engine"],
+            json.dumps(h),
+        )
 
     lines = [
-        "| task | algorithm | ranker | thousands of steps to the threshold, a seed "
+        "| task | algorithm | ranker | N/b | thousands of steps to the threshold, a seed "
         "| censored median | median of successes | reached |",
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for (task, algo, ranker), group in groupby(sorted(runs, key=lambda r: (*key(r), r["seed"])), key):
+    for (task, algo, ranker, size, _, _), group in groupby(sorted(runs, key=lambda r: (*key(r), r["seed"])), key):
         members = list(group)
         reached = [r["steps_to_threshold"] for r in members]
-        budget = max(r["budget"] for r in members)
+        budget = max(r["budget"] or r["steps"] for r in members)
         seeds = ", ".join(thousands(steps, budget) for steps in reached)
         middle = thousands(censored_median(reached, [r["steps"] for r in members]), budget)
         paper = median_of_successes(reached)
         successes = "-" if paper is None else f"{paper / 1000:,.0f}"
         count = sum(r is not None for r in reached)
-        lines.append(f"| {task} | {algo} | {ranker} | {seeds} | {middle} | {successes} | {count} of {len(members)} |")
+        lines.append(
+            f"| {task} | {algo} | {ranker} | {size} | {seeds} | {middle} | {successes} | {count} of {len(members)} |"
+        )
     return "\n".join(lines)
 
 

@@ -26,12 +26,11 @@ from optuna.storages.journal import JournalFileBackend
 from offrank.cli.options import count
 from offrank.config import configure, resolve, task_default
 from offrank.engines import Engine, make_engine
-from offrank.errors import OffrankError
+from offrank.errors import Interrupted, OffrankError
 from offrank.fleet import drive
 from offrank.run import Run
 
 FIRST_SEED = 1000
-AT_ONCE = 4  # trials asked for together
 SETTINGS = {"eval_every": 5, "eval_episodes": 10}
 START = {"noise_std": 0.03, "step": 0.02, "epochs": 5, "clip": 0.5}  # where a single epoch is the ARS step
 
@@ -63,11 +62,16 @@ def try_out(task: str, engine: Engine, trials: list[dict[str, Any]], seeds: list
         recipe = resolve(task, "tres", "random", given)
         limits = {"steps": steps, "threshold": task_default(task, "threshold")}
         runs.append(
-            [Run(configure(task, recipe, engine.info, seed=s, **SETTINGS, **limits), engine.info) for s in seeds]
+            [
+                Run(configure(task, recipe, engine.info, seed=s, engine=engine.name, **SETTINGS, **limits), engine.info)
+                for s in seeds
+            ]
         )
     try:
         drive([run for group in runs for run in group], engine)
         return [[score(run) for run in group] for group in runs]
+    except Interrupted:
+        raise
     except OffrankError as error:
         engine.cancel()
         if len(trials) == 1:
@@ -82,13 +86,17 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=32, help="in all, those of earlier sittings included")
     parser.add_argument("--steps", type=count, default=500_000, help="budget of a run")
     parser.add_argument("--seeds", type=int, default=2, help="tuning seeds a trial")
+    parser.add_argument("--engine", default="auto", help="warp for a GPU")
+    parser.add_argument("--worlds", type=int, help="of the warp engine")
+    parser.add_argument("--at-once", type=int, default=4, help="trials asked for together")
+    parser.add_argument("--folder", type=Path, default=Path("results/tuning"), help="of the journals")
     parser.add_argument("--show", action="store_true", help="print the best trials and stop")
     args = parser.parse_args()
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     logging.getLogger("optuna").setLevel(logging.WARNING)
-    path = Path("results/tuning") / f"tres-{args.task}.jsonl"
+    path = args.folder / f"tres-{args.task}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
         study_name=f"tres-{args.task}",
@@ -102,9 +110,9 @@ def main() -> None:
             study.set_user_attr("steps", args.steps)
             study.enqueue_trial(START)
         seeds = [FIRST_SEED + i for i in range(args.seeds)]
-        engine = make_engine(args.task)
+        engine = make_engine(args.task, args.engine, worlds=args.worlds)
         while (done := sum(t.state.is_finished() for t in study.trials)) < args.trials:
-            batch = [study.ask() for _ in range(min(AT_ONCE, args.trials - done))]
+            batch = [study.ask() for _ in range(min(args.at_once, args.trials - done))]
             given = [suggest(trial) for trial in batch]
             for trial, values, found in zip(
                 batch, given, try_out(args.task, engine, given, seeds, args.steps), strict=True

@@ -10,6 +10,7 @@ import numpy as np
 from offrank.arrays import FloatArray
 from offrank.candidates import Episodes
 from offrank.engines.base import Engine, EnvInfo
+from offrank.errors import EpisodeError
 from offrank.noise import Directions, Role
 from offrank.normalizer import Whitening
 from offrank.rankers import Ranker
@@ -44,7 +45,13 @@ class FunctionEngine(Engine):
     def _work(self, timeout: float | None) -> None:
         ticket, request = self._queue.pop(0)
         for i in range(len(request)):
-            trajectory = self.simulate(request.weights(i), request.whitening, int(request.seeds[i]), request.horizon)
+            try:
+                trajectory = self.simulate(
+                    request.weights(i), request.whitening, int(request.seeds[i]), request.horizon
+                )
+            except EpisodeError as error:
+                self._fail(ticket, error)
+                return
             self._finish(ticket, i, Episode.of(trajectory, request.keep))
 
 

@@ -491,3 +491,25 @@ def test_bad_arguments_get_a_clear_error(env, options, message) -> None:
 def test_learn_refuses_limits_that_make_no_sense(options, message) -> None:
     with pytest.raises(UsageError, match=message):
         agent().learn(**options)
+
+
+def test_predict_gives_an_action_of_the_environments_own_space() -> None:
+    import gymnasium as gym
+
+    class Grid(gym.Env):
+        observation_space = gym.spaces.Box(-1, 1, (3,))
+        action_space = gym.spaces.Box(-1, 1, (2, 3))
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.np_random.uniform(-1, 1, 3).astype("float32"), {}
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            return self.np_random.uniform(-1, 1, 3).astype("float32"), float(-(action**2).sum()), False, True, {}
+
+    env = Grid()
+    agent = offrank.OPARS(env, n_directions=3, n_top=2).learn(iterations=2, eval_every=0)
+    observation, _ = env.reset(seed=0)
+    assert env.action_space.contains(agent.predict(observation)[0])
+    assert agent.predict([observation, observation])[0].shape == (2, 2, 3)

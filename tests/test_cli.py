@@ -173,7 +173,7 @@ def flip(path: Path, position: int) -> None:
         (["train", "Swimmer-v3", "--checkpoint-seconds", "nan"], ["--checkpoint-seconds", "'nan'"]),
         (["train", "Swimmer-v3", "--checkpoint-seconds", "-1"], ["--checkpoint-seconds", "'-1'"]),
         (["train", "Swimmer-v3", "--seed", "-1"], ["--seed", "'-1'", "from 0"]),
-        (["train", "Swimmer-v3", "--seed", 2**63], ["seed = 9223372036854775808", "2^63"]),
+        (["train", "Swimmer-v3", "--seed", 2**63], ["--seed", "9223372036854775808", "below 2^63"]),
         (["train", "Swimmer-v3", "--seed", "0", "--seeds", "0-3"], ["--seed or --seeds, not both"]),
         (["train", "Swimmer-v3", "--seeds", "3-1"], ["--seeds", "'3-1'", "0-7"]),
         (["train", "Swimmer-v3", "--env-arg", "a=1"], ["Swimmer-v3", "no environment arguments", "a"]),
@@ -697,7 +697,7 @@ def test_json_is_all_of_stdout(offrank) -> None:
     outcome = offrank(*SWIMMER, "--out", "run", "--json")
     result = read(Path("run/result.json"))
     assert {k: v for k, v in outcome.json.items() if k in result and k != "wall_s"} == {
-        k: v for k, v in result.items() if k not in ("wall_s", "final_return")
+        k: v for k, v in result.items() if k != "wall_s"
     }
     assert outcome.json["folder"] == "run"
 
@@ -772,3 +772,18 @@ def test_record_needs_neither_a_display_nor_a_setting(offrank, opengl, tmp_path)
     outcome = finished(offrank_process(*words, cwd=tmp_path, env=env))
     assert (outcome.status, outcome.err) == (0, "")
     assert Path("a.gif").read_bytes().startswith(b"GIF8")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["--env-arg target=2.0", "--engine gymnasium", "--algo ars", "--seed 3", "--no-clip-actions"],
+)
+def test_resume_goes_on_as_it_was_without_the_flags_being_repeated(offrank, flags) -> None:
+    """The environment, engine and algorithm are those of the folder, not this command's defaults."""
+    task = ("train", "toy_envs:Point-v0", "--workers", "0")
+    new = (*task, *flags.split(), "--eval-every", "0", "--threshold", "none")
+    assert offrank(*new, "--iterations", "6", "--out", "whole").status == 0
+    assert offrank(*new, "--iterations", "3", "--out", "parts").status == 0
+    assert offrank(*task, "--iterations", "6", "--out", "parts", "--resume").status == 0
+    whole, parts = (read(Path(name) / "result.json") for name in ("whole", "parts"))
+    assert whole["policy_sha256"] == parts["policy_sha256"]

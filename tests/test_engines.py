@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +17,11 @@ from offrank.engines import make_engine, resolve_engine
 from offrank.engines.base import Engine
 from offrank.engines.environment import Stage
 from offrank.engines.gymnasium import GymnasiumEngine
-from offrank.engines.mujoco import MujocoEngine
+from offrank.engines.mujoco import MujocoEngine, Simulation
 from offrank.errors import EngineError, EpisodeError, UsageError
 from offrank.normalizer import Whitening
 from offrank.rollouts import Request, Rollouts
-from offrank.tasks import TASKS
+from offrank.tasks import TASKS, Task
 
 
 def collect(engine: Engine, tickets: list[int]) -> dict[int, Rollouts]:
@@ -95,6 +97,22 @@ def test_compiled_step_equals_the_plain_one_from_equal_states(name: str) -> None
     assert steps > 60
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_one_compiled_step_is_the_plain_one_to_ten_digits(name: str) -> None:
+    """From equal states, where nothing has had time to amplify a rounding error."""
+    task, env = TASKS[name], gym.make(f"offrank/{name}").unwrapped
+    native = MujocoEngine(task, threads=2)
+    request = pair_request(native.info, 20, scale=0.5, horizon=1, keep=True)
+    for i, trajectory in enumerate(native.run(request).trajectories):
+        observation, _ = env.reset(seed=int(request.seeds[i]))
+        action = act(request.weights(i)[None], observation[None])[0]
+        observation, reward, terminated, _, _ = env.step(action)
+        np.testing.assert_allclose(trajectory.last_observation, observation, rtol=1e-10, atol=1e-10)
+        assert trajectory.rewards[0] == pytest.approx(reward, rel=1e-10, abs=1e-10)
+        assert trajectory.terminated == terminated
+    native.close()
+
+
 @pytest.mark.parametrize("name", ["Hopper-v3", "Walker2d-v3", "Ant-v3", "Humanoid-v3"])
 def test_compiled_falls_are_the_plain_ones(name: str) -> None:
     native = MujocoEngine(TASKS[name], threads=2)
@@ -158,6 +176,68 @@ def test_an_engine_works_on_after_a_failure() -> None:
         engine.run(replace(request, base=np.full((2, 8), np.nan)))
     engine.cancel()
     assert same_rollouts(engine.run(request), MujocoEngine(task, 1).run(request))
+
+
+def test_a_failed_request_leaves_the_others_alone() -> None:
+    task = TASKS["Swimmer-v3"]
+    engine = MujocoEngine(task, threads=2)
+    good = pair_request(engine.info, 3, horizon=50)
+    bad = replace(pair_request(engine.info, 3, horizon=50, seed=60), base=np.full((2, 8), np.nan))
+    tickets = [engine.submit(good), engine.submit(bad), engine.submit(good)]
+    found = collect(engine, tickets)
+    assert isinstance(found[tickets[1]], EpisodeError)
+    assert same_rollouts(found[tickets[0]], found[tickets[2]])
+    engine.close()
+
+
+def test_an_interrupted_wait_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TASKS["Swimmer-v3"]
+    engine = MujocoEngine(task, threads=2)
+    short = pair_request(engine.info, 1, horizon=10)
+
+    def interrupt(timeout: float | None = None) -> list[object]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "completed", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.run(pair_request(engine.info, 20))
+    found = engine.run(short)
+    assert len(found.totals) == 2 and found.lengths.tolist() == [10, 10]
+
+
+def test_a_simulation_that_cannot_be_made_is_an_error_not_a_hang() -> None:
+    def broken(task: Task) -> Simulation:
+        raise EngineError("no memory for a simulation")
+
+    engine = MujocoEngine(TASKS["Swimmer-v3"], threads=2, simulation=broken)
+    with pytest.raises(EngineError, match="no memory"):
+        engine.run(pair_request(engine.info, 2, horizon=5))
+
+
+def test_every_episode_of_a_small_batch_gets_a_thread_of_its_own() -> None:
+    engine = MujocoEngine(TASKS["Swimmer-v3"], threads=16)
+    engine.run(pair_request(engine.info, 4, horizon=5))
+    assert len(engine._workers) == 8
+    engine.close()
+
+
+def test_an_engine_that_is_dropped_ends_its_threads_and_processes() -> None:
+    before = threading.active_count()
+    engine = MujocoEngine(TASKS["Swimmer-v3"], threads=2)
+    engine.run(pair_request(engine.info, 2, horizon=5))
+    other = make_engine("Pendulum-v1", workers=1)
+    assert isinstance(other, GymnasiumEngine)
+    other.run(small(other, 1))
+    process = other._workers[0]._process
+    del engine, other
+    gc.collect()
+    assert process.poll() is not None
+    for _ in range(100):
+        if threading.active_count() <= before:
+            break
+        time.sleep(0.05)
+    assert threading.active_count() <= before
 
 
 def test_cancel_forgets_what_was_submitted() -> None:

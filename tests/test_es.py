@@ -37,7 +37,7 @@ def test_steps_are_adam_on_the_antithetic_gradient() -> None:
         s = (rankdata(np.concatenate([used.plus, used.minus])) - 1) / (2 * B - 1) - 0.5
         eps = c.directions.take(used.index).reshape(B, -1)
         for i in range(len(expected)):
-            g = sum((s[k] - s[B + k]) * eps[k, i] for k in range(B)) / (2 * B * 0.3) - 0.1 * expected[i]
+            g = sum((s[k] - s[B + k]) * eps[k, i] for k in range(B)) / (2 * B) - 0.1 * expected[i]
             m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.999 * v[i] + 0.001 * g**2
             expected[i] += 0.02 * (m[i] / (1 - 0.9**t)) / (np.sqrt(v[i] / (1 - 0.999**t)) + 1e-8)
     np.testing.assert_allclose(theta.ravel(), expected, rtol=1e-10)

@@ -171,6 +171,15 @@ def test_adaptive_falls_back_when_returns_stall() -> None:
     assert seen == [False] * 4 + [True] + [False] * 4 + [True]
 
 
+def test_adaptive_does_not_take_the_best_of_an_on_policy_iteration_for_progress() -> None:
+    ranker = Adaptive(patience=3)
+    memory = ranker.start() | {"fall_back": np.array(True)}
+    ranking, best = outcome([9.0, 8.0], [9.0, 8.0])
+    everything = Pairs(np.arange(4), np.array([9.0, 8.0, 1.0, 0.0]), np.array([8.0, 7.0, 0.0, -1.0]), None)  # type: ignore[arg-type]
+    memory = ranker.learn(memory, replace(ranking, pairs=everything), best)
+    assert float(memory["average"]) == 4.0
+
+
 def test_adaptive_with_b_of_one_counts_only_the_stall() -> None:
     ranker = Adaptive(patience=2)
     memory = ranker.learn(ranker.start(), *outcome([1.0], [5.0]))

@@ -17,7 +17,7 @@ from offrank.errors import EpisodeError, FileFormatError, OffrankError, UsageErr
 from offrank.fleet import drive
 from offrank.launch import open_run
 from offrank.metrics import read_metrics
-from offrank.noise import Role
+from offrank.noise import Role, episode_seeds
 from offrank.policy import LinearPolicy
 from offrank.rollouts import Trajectory
 from offrank.run import Run
@@ -234,6 +234,26 @@ def test_a_failing_episode_leaves_a_good_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(EpisodeError, match="episode seed 7, step 3"):
         go(cfg, tmp_path / "run", broken)
     assert go(cfg, tmp_path / "run", resume=True).policy.sha256 == go(cfg).policy.sha256
+
+
+def test_one_failing_run_does_not_stop_the_fleet(tmp_path: Path) -> None:
+    on = engine()
+    simulate = on.simulate
+
+    def fail_for_seed_one(weights: Any, whitening: Any, seed: int, horizon: int) -> Trajectory:
+        if seed in bad:
+            raise EpisodeError("non-finite reward (nan)", seed, 3)
+        return simulate(weights, whitening, seed, horizon)
+
+    bad = set(episode_seeds(1, 3, Role.PLUS, np.arange(6)).tolist())  # of seed 1's fourth iteration
+    on.simulate = fail_for_seed_one
+    runs = [open_run(config("ars", seed=s, iterations=6), on.info, tmp_path / str(s)) for s in (0, 1, 2)]
+    with pytest.raises(EpisodeError, match="step 3"):
+        drive(runs, on)
+    assert [run.state.iteration for run in runs] == [6, 3, 6]
+    assert [run.stop_reason for run in runs] == ["iterations", None, "iterations"]
+    cfg = config("ars", seed=1, iterations=6)
+    assert go(cfg, tmp_path / "1", resume=True).policy.sha256 == go(cfg).policy.sha256
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

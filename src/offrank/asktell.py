@@ -21,9 +21,9 @@ from offrank.engines.base import EnvInfo
 from offrank.errors import FileFormatError, UsageError
 from offrank.launch import open_run, stored_config
 from offrank.noise import Role
-from offrank.normalizer import Whitening
 from offrank.policy import LinearPolicy
 from offrank.rollouts import Episode, Rollouts, Trajectory, check_finite
+from offrank.run import policy_for
 from offrank.saved import ASK_TELL
 
 
@@ -191,8 +191,7 @@ class AskTell:
         for i in range(len(request)):
             role, index = Role(int(request.roles[i])).name.lower(), int(request.index[i])
             id = f"{iteration:06d}-{role}-{index:04d}"
-            whitening: Whitening = request.whitening
-            policy = LinearPolicy(request.weights(i), whitening, info.discrete, info.first, info.low, info.high)
+            policy = policy_for(info, request.weights(i), request.whitening)
             pending[id] = EpisodeToRun(id, policy, int(request.seeds[i]), request.horizon, role, index, iteration)
         return pending
 

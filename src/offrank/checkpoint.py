@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -32,23 +31,18 @@ _UNREADABLE = (ValueError, TypeError, KeyError, OSError, EOFError, RuntimeError,
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file by new content: whoever reads it sees the old or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")  # one name, so that what a crash leaves is overwritten next time
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
     except OSError as error:
-        raise OffrankError(
-            f"cannot write {path}: {error.strerror or error} (what was there before is intact)"
-        ) from error
+        with suppress(OSError):
+            part.unlink()
+        reason = error.strerror or error
+        raise OffrankError(f"cannot write {path}: {reason} (what was there before is intact)") from error
     with suppress(OSError, AttributeError):  # make the new name durable too, where folders can be synced
         folder = os.open(path.parent, os.O_RDONLY)
         try:

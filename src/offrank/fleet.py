@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from offrank.engines.base import Engine
@@ -56,27 +56,46 @@ def drive(runs: Iterable[Run], engine: Engine, tick: Callable[[], None] | None =
 
     Raises:
         Interrupted: by a signal; the runs under way were saved, and go on from there to the same bits.
-        OffrankError: an episode or the engine failed; the runs under way were saved as they stood before it.
+        OffrankError: an episode of a run failed, and that run was saved as it stood before; the others went on to their
+            end. Or the engine failed, and all were saved.
     """
     waiting: dict[int, Run] = {}
+    failures: list[OffrankError] = []
+
+    def submit(run: Run) -> None:
+        if run.request is not None:
+            waiting[engine.submit(run.request)] = run
+
     with catching_signals() as signals:
         try:
             for run in runs:
                 run.start()
-                if run.request is not None:
-                    waiting[engine.submit(run.request)] = run
+                submit(run)
             while waiting:
-                for ticket, rollouts in engine.completed(POLL):
+                for ticket, outcome in engine.completed(POLL):
                     run = waiting.pop(ticket)
-                    run.receive(rollouts)
-                    if run.request is not None:
-                        waiting[engine.submit(run.request)] = run
+                    try:
+                        if isinstance(outcome, OffrankError):
+                            raise outcome
+                        run.receive(outcome)
+                        submit(run)
+                    except OffrankError as error:
+                        failures.append(error)
+                        _pause(run)
                 if tick is not None:
                     tick()
                 if signals.caught is not None:
                     raise Interrupted(signals.caught)
         except (OffrankError, KeyboardInterrupt):
-            engine.cancel()
             for run in waiting.values():
-                run.pause()
+                _pause(run)
+            engine.cancel()
             raise
+    if failures:
+        raise failures[0]
+
+
+def _pause(run: Run) -> None:
+    """Save a run as it stands. One that cannot be saved keeps its last checkpoint, and must not keep others from it."""
+    with suppress(OffrankError):
+        run.pause()

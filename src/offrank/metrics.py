@@ -42,8 +42,11 @@ class MetricsFile:
             raise OffrankError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def sync(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OffrankError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def close(self) -> None:
         self._file.close()

@@ -28,13 +28,18 @@ class LinearPolicy:
     first: int = 0  # what the indices are counted from
     low: FloatArray | None = None  # (p,): actions are clipped to [low, high] where given
     high: FloatArray | None = None
+    shape: tuple[int, ...] | None = None  # of an action, where it is not (p,)
+    dtype: str = "float64"
 
     def predict(self, observation: ArrayLike) -> FloatArray | IntArray:
-        """Action (p,) at an observation (n,), or actions (E, p) at E of them; indices where actions are discrete."""
+        """Action (p,) at an observation (n,), or actions (E, p) at E of them, of the environment's shape and type;
+        indices where actions are discrete."""
         out = self.raw(observation)
         if self.discrete:
             return np.asarray(np.argmax(out, axis=-1) + self.first)
-        return out if self.low is None else np.clip(out, self.low, self.high)
+        if self.low is not None:
+            out = np.clip(out, self.low, self.high)
+        return out.reshape(*out.shape[:-1], *(self.shape or out.shape[-1:])).astype(self.dtype)
 
     def raw(self, observation: ArrayLike) -> FloatArray:
         """M z, neither clipped nor turned into an index: (p,) at an observation (n,), (E, p) at E of them."""
@@ -61,6 +66,9 @@ class LinearPolicy:
         out |= {"policy.discrete": np.array(self.discrete), "policy.first": np.array(self.first)}
         if self.low is not None and self.high is not None:
             out |= {"policy.low": self.low, "policy.high": self.high}
+        if self.shape is not None:
+            out["policy.shape"] = np.array(self.shape, dtype=np.int64)
+        out["policy.dtype"] = np.zeros(0, dtype=self.dtype)
         return out
 
     @staticmethod
@@ -72,6 +80,8 @@ class LinearPolicy:
             int(arrays["policy.first"]),
             arrays.get("policy.low"),
             arrays.get("policy.high"),
+            tuple(arrays["policy.shape"].tolist()) if "policy.shape" in arrays else None,
+            str(arrays["policy.dtype"].dtype),
         )
 
     def save(self, path: Path, meta: Mapping[str, Any]) -> None:

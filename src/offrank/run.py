@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from offrank.arrays import Memory, Metrics, part
+from offrank.arrays import FloatArray, Memory, Metrics, part
 from offrank.candidates import Asking, Episodes
 from offrank.checkpoint import load_arrays, save_arrays, write_json
 from offrank.config import RunConfig
@@ -25,6 +25,7 @@ from offrank.engines.base import EnvInfo
 from offrank.errors import UsageError
 from offrank.metrics import MetricsFile
 from offrank.noise import Role, episode_seeds
+from offrank.normalizer import Whitening
 from offrank.policy import LinearPolicy
 from offrank.rollouts import Request, Rollouts
 from offrank.state import State
@@ -77,6 +78,7 @@ class Run:
         self.state = self.strategy.start(info.act_dim, info.obs_dim, config.seed, self.ranker)
         self.evaluations: list[Evaluation] = []
         self.best: tuple[Evaluation, LinearPolicy] | None = None
+        self.final: Evaluation | None = None  # the extra one at the end of a budget: never a crossing
         self.evaluation_steps = 0
         self.stop_reason: str | None = None
         self.request: Request | None = None
@@ -93,7 +95,7 @@ class Run:
     def start(self) -> None:
         """Begin, or go on from where the loaded checkpoint stands."""
         self._clock = self._last_checkpoint = time.perf_counter()
-        self.stop_reason, self._asked_to_stop = None, False
+        self.stop_reason, self._asked_to_stop, self.final = None, False, None
         if self.folder is not None and self._metrics is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / CONFIG, self.config.to_json())
@@ -142,10 +144,12 @@ class Run:
             if time.perf_counter() - self._last_checkpoint >= self.checkpoint_seconds:
                 self.checkpoint()
         self.checkpoint()
-        final = None
-        if self.config.eval_every and not self._evaluated() and not self._asked_to_stop:
-            final = yield from self._measure(final=True)
-        self._conclude(final)
+        extra = self.config.eval_every > 0 and not self._evaluated() and not self._asked_to_stop
+        if extra and not self.config.count_evaluation:  # where evaluation costs, nobody asked for this one
+            self.final = yield from self._measure(final=True)
+        if self.folder is not None:
+            self._write_outcome(self.folder)
+        self.close()
 
     def _iterate(self) -> Asking[None]:
         """One iteration of the strategy. Every training step of a run is counted here, and nowhere else."""
@@ -214,7 +218,7 @@ class Run:
         """The policy as it is now."""
         info = self.info
         whitening = self.strategy.whitening(self.state)
-        return LinearPolicy(self.state.M, whitening, info.discrete, info.first, info.low, info.high)
+        return policy_for(info, self.state.M, whitening)
 
     @property
     def reached(self) -> Evaluation | None:
@@ -232,7 +236,7 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """The outcome as numbers."""
-        reached, config = self.reached, self.config
+        reached, config, best = self.reached, self.config, self.best_of_all[0]
         return {
             "task": config.task,
             "algo": config.algo,
@@ -246,27 +250,33 @@ class Run:
             "episodes": self.state.episodes,
             "iterations": self.state.iteration,
             "evaluation_steps": self.evaluation_steps,
-            "best_return": None if self.best is None else self.best[0].mean,
+            "best_return": best and best.mean,
+            "final_return": self.last and self.last.mean,
+            "engine": config.engine,
+            "hyperparameters": config.hyperparameters,
             "stop_reason": self.stop_reason,
             "wall_s": self.wall_s,
             "policy_sha256": self.policy.sha256,
             "versions": versions(),
         }
 
-    def _conclude(self, final: Evaluation | None) -> None:
-        if self.folder is not None:
-            self._write_outcome(self.folder, final)
-        self.close()
+    @property
+    def best_of_all(self) -> tuple[Evaluation | None, LinearPolicy]:
+        """The best policy of any evaluation, a final one included; the current one while there was none."""
+        if self.final is not None and (self.best is None or self.final.mean > self.best[0].mean):
+            return self.final, self.policy
+        return self.best or (None, self.policy)
 
-    def _write_outcome(self, folder: Path, final: Evaluation | None) -> None:
-        best = self.best
-        if final is not None and (best is None or final.mean > best[0].mean):
-            best = (final, self.policy)
-        evaluation, policy = best or (None, self.policy)
+    @property
+    def last(self) -> Evaluation | None:
+        """The evaluation of the policy as it is now, if there was one."""
+        return self.final or (self.evaluations[-1] if self._evaluated() else None)
+
+    def _write_outcome(self, folder: Path) -> None:
+        evaluation, policy = self.best_of_all
         policy.save(folder / BEST, self._policy_meta(evaluation))
-        last = final or (self.evaluations[-1] if self._evaluated() else None)
-        self.policy.save(folder / FINAL, self._policy_meta(last))
-        write_json(folder / RESULT, self.result | {"final_return": None if last is None else last.mean})
+        self.policy.save(folder / FINAL, self._policy_meta(self.last))
+        write_json(folder / RESULT, self.result)
 
     def _policy_meta(self, evaluation: Evaluation | None) -> dict[str, Any]:
         return {"config": self.config.to_json(), "evaluation": None if evaluation is None else vars(evaluation)}
@@ -341,6 +351,11 @@ class Run:
         self.evaluation_steps = meta["evaluation_steps"]
         self._wall_before, self._clock = meta["wall_s"], time.perf_counter()
         self._metrics_size = meta["metrics_size"]
+
+
+def policy_for(info: EnvInfo, M: FloatArray, whitening: Whitening) -> LinearPolicy:
+    """The policy with these weights, acting as the environment needs it."""
+    return LinearPolicy(M, whitening, info.discrete, info.first, info.low, info.high, info.shape, info.dtype)
 
 
 def versions() -> dict[str, str]:

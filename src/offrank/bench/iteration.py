@@ -19,6 +19,7 @@ from offrank.bench.rollouts import some_policies
 from offrank.candidates import Candidates, Episodes
 from offrank.config import configure, resolve
 from offrank.engines.mujoco import MujocoEngine, Simulation
+from offrank.errors import UsageError
 from offrank.noise import Directions
 from offrank.normalizer import Whitening
 from offrank.rankers.kernel import kernel_scores
@@ -42,9 +43,9 @@ class TimedSimulation(Simulation):
 
     watch: Stopwatch
 
-    def run(self, request: Request, index: int) -> Episode:
+    def run(self, request: Request, index: int, over: Any = None) -> Episode:
         begin = time.perf_counter()
-        episode = super().run(request, index)
+        episode = super().run(request, index, over)
         with self.watch.lock:
             self.watch.whole += time.perf_counter() - begin
         return episode
@@ -136,18 +137,23 @@ def score_times(name: str, counts: list[int], states: int, rounds: int) -> list[
 
 
 _MEMORY = """
-import json, resource, sys
+import json, resource, sys, tempfile
 from offrank import OPARS
 seen = []
 def note(run, record):
-    seen.append((record["iteration"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
-OPARS(sys.argv[1], ranker="kernel").learn(iterations=int(sys.argv[2]), eval_every=0, callback=note)
+    if record["kind"] == "iteration":
+        seen.append((record["iteration"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+with tempfile.TemporaryDirectory() as out:
+    agent = OPARS(sys.argv[1], ranker="kernel")
+    agent.learn(iterations=int(sys.argv[2]), eval_every=2, eval_episodes=10, out=out + "/run", callback=note)
 print(json.dumps(seen))
 """
 
 
 def peak_memory(name: str, iterations: int) -> list[tuple[int, float]]:
-    """Peak megabytes of a process after each iteration of OP-ARS. Not on Windows."""
+    """Peak megabytes of a process that trains OP-ARS, after each iteration, with evaluations and a run folder."""
+    if sys.platform == "win32":
+        raise UsageError("peak memory cannot be measured on Windows")
     command = [sys.executable, "-c", _MEMORY, name, str(iterations)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     unit = 2**20 if sys.platform == "darwin" else 2**10

@@ -19,19 +19,19 @@ PEER = "sb3-contrib"
 HOW = "pip install 'offrank[bench]'"
 
 
-def ours(name: str, iterations: int) -> float:
-    """Seconds of an ARS run with the task's presets, without evaluation."""
+def ours(name: str, iterations: int) -> tuple[float, int]:
+    """Seconds and steps of an ARS run with the task's presets, without evaluation."""
     engine = make_engine(name)
     run = Run(configure(name, resolve(name, "ars"), engine.info, iterations=iterations, eval_every=0), engine.info)
     begin = time.perf_counter()
     drive([run], engine)
     seconds = time.perf_counter() - begin
     engine.close()
-    return seconds
+    return seconds, run.state.steps
 
 
-def theirs(name: str, steps: int, processes: int) -> float:
-    """Seconds of sb3-contrib's ARS for so many steps: in this process, or with its asynchronous evaluation."""
+def theirs(name: str, steps: int, processes: int) -> tuple[float, int]:
+    """Seconds and steps of sb3-contrib's ARS, asked for so many: in this process, or asynchronously in several."""
     from sb3_contrib import ARS
     from sb3_contrib.common.vec_env import AsyncEval
     from stable_baselines3.common.env_util import make_vec_env
@@ -66,14 +66,14 @@ def theirs(name: str, steps: int, processes: int) -> float:
     if pool is not None:
         pool.close()
     env.close()
-    return seconds * steps / max(taken, 1)  # it finishes an iteration of its own size
+    return seconds, taken  # it finishes an iteration of its own size
 
 
 def compare(name: str, iterations: int, rounds: int) -> dict[str, Any]:
-    """Times of ours, of theirs in one process and of theirs in as many as there are CPUs, alternating."""
-    h = resolve(name, "ars").hyperparameters
-    steps = iterations * 2 * h["n_directions"] * 1000  # of a task whose episodes run to the end
-    contestants: dict[str, Callable[[], float]] = {
+    """Times of ours, of theirs in one process and of theirs in as many as there are CPUs, alternating, for the number
+    of steps that ours takes; a contestant that took more or fewer is scaled by its own count."""
+    _, steps = ours(name, iterations)
+    contestants: dict[str, Callable[[], tuple[float, int]]] = {
         "offrank": lambda: ours(name, iterations),
         "sb3-contrib": lambda: theirs(name, steps, 1),
         "sb3-contrib, asynchronous": lambda: theirs(name, steps, os.cpu_count() or 1),
@@ -81,7 +81,8 @@ def compare(name: str, iterations: int, rounds: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {key: [] for key in contestants}
     for _ in range(rounds):
         for key, call in contestants.items():
-            times[key].append(call())
+            seconds, taken = call()
+            times[key].append(seconds / taken * steps)
     fastest = min((key for key in times if key != "offrank"), key=lambda key: sorted(times[key])[len(times[key]) // 2])
     return {
         "task": name,

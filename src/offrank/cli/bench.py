@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from offrank.cli.options import count
-from offrank.engines.mujoco import is_built
+from offrank.engines import NOT_BUILT, is_built
 from offrank.errors import UsageError, did_you_mean
 from offrank.tasks import TASKS
 
@@ -46,7 +46,7 @@ def bench(args: argparse.Namespace) -> int:
         if task not in TASKS:
             raise UsageError(f"unknown task {task!r}: one of {', '.join(TASKS)}{did_you_mean(task, TASKS)}")
     if not is_built():
-        raise UsageError("the compiled part was not built, so there is nothing to measure: see --engine in the docs")
+        raise UsageError(f"{NOT_BUILT}; there is nothing else to measure")
     from offrank.bench.rounds import machine
 
     found, lines = {"rollouts": _rollouts, "train": _train, "iteration": _iteration}[args.what](args)

@@ -44,10 +44,10 @@ def count(text: str) -> int:
 
 
 def natural(text: str) -> int:
-    """A whole number from 0."""
-    if text.isdecimal():
+    """A whole number from 0, below 2^63."""
+    if text.isdecimal() and int(text) < 2**63:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0, below 2^63")
 
 
 def seconds(text: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
 from offrank.config import ALGORITHMS, RunConfig, configure, convert, resolve, task_default
-from offrank.engines import ENGINES, Engine, make_engine, native_name, resolve_engine
+from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
 from offrank.errors import UsageError
 from offrank.fleet import drive
 from offrank.launch import folder_name, holds_run, open_run, stored_config
@@ -79,7 +79,6 @@ def train(args: argparse.Namespace) -> int:
     several = args.seeds is not None or len(algos) > 1
     numbers = args.seeds if args.seeds is not None else [args.seed or 0]
     task = native_name(args.task) or args.task
-    env_args = {name: literal(value) for name, value in args.env_arg}
     for algo in algos:  # before the environment is made: a typing error should not cost time
         resolve(task, algo, args.ranker, dict(args.set))
     folders = _folders(args, task, algos, numbers, several)
@@ -88,26 +87,22 @@ def train(args: argparse.Namespace) -> int:
             if holds_run(folder):
                 raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
 
-    engine_name = resolve_engine(task, args.engine or "auto")
-    engine = make_engine(
-        task,
-        engine_name,
-        threads=args.threads,
-        workers=args.workers,
-        env_args=env_args,
-        clip_actions=args.clip_actions,
-    )
+    stored = {key: _stored(args, task, *key, folder) for key, folder in folders.items()} if args.resume else {}
+    environment = _environment(args, task, [config for config in stored.values() if config is not None])
+    engine = make_engine(task, threads=args.threads, workers=args.workers, **environment)
+    if native_name(task) and not args.engine and not is_built():
+        print(f"offrank: {NOT_BUILT}; using the gymnasium engine, which is slower", file=sys.stderr)
     try:
         runs = [
             open_run(
-                _config(args, task, algo, seed, engine, engine_name, env_args, folder),
+                stored.get(key) or _new(args, task, *key, engine, environment),
                 engine.info,
                 folder,
                 args.resume,
                 _callbacks(args, folder),
                 args.checkpoint_seconds,
             )
-            for (algo, seed), folder in folders.items()
+            for key, folder in folders.items()
         ]
         _drive(runs, engine, args)
     finally:
@@ -127,37 +122,57 @@ def _folders(
     return {(algo, seed): root / folder_name(task, algo, seed) for algo, seed in pairs}
 
 
-def _config(
-    args: argparse.Namespace,
-    task: str,
-    algo: str,
-    seed: int,
-    engine: Engine,
-    engine_name: str,
-    env_args: dict[str, Any],
-    folder: Path,
-) -> RunConfig:
+def _limits(args: argparse.Namespace) -> dict[str, Any]:
+    """How far to go, where it was given."""
     limits = {name: getattr(args, name) for name in ("steps", "iterations") if getattr(args, name) is not None}
     if args.threshold is not None:
         limits["threshold"] = None if args.threshold == "none" else args.threshold
-    settings = {
-        name: getattr(args, name)
-        for name in ("eval_every", "eval_episodes", "clip_actions", "horizon")
-        if getattr(args, name) is not None
+    return limits
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("eval_every", "eval_episodes", "horizon")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def _stored(args: argparse.Namespace, task: str, algo: str, seed: int, folder: Path) -> RunConfig | None:
+    """The configuration of the run to continue. What was given again must be what it was; the rest is as it was."""
+    given = _settings(args)
+    given |= {"algo": algo} if args.algo else {}
+    given |= {"seed": seed} if args.seed is not None or args.seeds is not None else {}
+    given |= {"ranker": args.ranker} if args.ranker else {}
+    given |= {"engine": resolve_engine(task, args.engine)} if args.engine else {}
+    given |= {"env_args": {name: literal(value) for name, value in args.env_arg}} if args.env_arg else {}
+    given |= {"clip_actions": args.clip_actions} if args.clip_actions is not None else {}
+    known = resolve(task, algo, args.ranker).hyperparameters
+    given |= {name: convert(name, value, type(known[name])) for name, value in args.set}
+    return stored_config(folder, task, _limits(args), given)
+
+
+def _environment(args: argparse.Namespace, task: str, stored: list[RunConfig]) -> dict[str, Any]:
+    """Engine and environment: those of the runs to continue, else as given."""
+    found = [{"engine": c.engine, "env_args": c.env_args, "clip_actions": c.clip_actions} for c in stored]
+    for other in found[1:]:
+        if other != found[0]:
+            raise UsageError("these runs have different engines or environments: continue them one by one")
+    if found:
+        return found[0]
+    return {
+        "engine": resolve_engine(task, args.engine or "auto"),
+        "env_args": {name: literal(value) for name, value in args.env_arg},
+        "clip_actions": args.clip_actions,
     }
-    recipe = resolve(task, algo, args.ranker, dict(args.set))
-    if args.resume:
-        given = {"algo": algo, "seed": seed, "engine": engine_name} | settings
-        given |= {"ranker": args.ranker} if args.ranker else {}
-        given |= {"env_args": env_args} if env_args else {}
-        given |= {k: convert(k, v, type(recipe.hyperparameters[k])) for k, v in args.set}
-        stored = stored_config(folder, task, limits, given)
-        if stored is not None:
-            return stored
-    limits.setdefault("threshold", task_default(task, "threshold"))
+
+
+def _new(
+    args: argparse.Namespace, task: str, algo: str, seed: int, engine: Engine, environment: dict[str, Any]
+) -> RunConfig:
+    """The configuration of a new run."""
+    limits = {"threshold": task_default(task, "threshold")} | _limits(args)
     if not {"steps", "iterations"} & set(limits):
         limits["steps"] = task_default(task, "budget") or DEFAULT_BUDGET
-    return configure(task, recipe, engine.info, seed=seed, engine=engine_name, env_args=env_args, **settings, **limits)
+    recipe = resolve(task, algo, args.ranker, dict(args.set))
+    return configure(task, recipe, engine.info, seed=seed, **environment, **_settings(args), **limits)
 
 
 def _callbacks(args: argparse.Namespace, folder: Path) -> tuple[Any, ...]:

@@ -9,7 +9,8 @@ from offrank.engines.mujoco import MujocoEngine, is_built
 from offrank.errors import UsageError, did_you_mean
 from offrank.tasks import TASKS
 
-ENGINES = ("auto", "mujoco", "gymnasium")
+NOT_BUILT = "the mujoco engine's compiled part was not built: install a C compiler and reinstall offrank"
+ENGINES = ("auto", "mujoco", "gymnasium", "warp")
 
 
 def native_name(task: str) -> str | None:
@@ -25,14 +26,11 @@ def resolve_engine(task: str, engine: str) -> str:
     native = native_name(task) is not None
     if engine == "auto":
         return "mujoco" if native and is_built() else "gymnasium"
-    if engine == "mujoco" and not native:
+    if engine in ("mujoco", "warp") and not native:
         hint = did_you_mean(task, TASKS)
-        raise UsageError(f"the mujoco engine runs {', '.join(TASKS)}, not {task!r}: use --engine gymnasium{hint}")
+        raise UsageError(f"the {engine} engine runs {', '.join(TASKS)}, not {task!r}: use --engine gymnasium{hint}")
     if engine == "mujoco" and not is_built():
-        raise UsageError(
-            "the mujoco engine's compiled part was not built: install a C compiler and reinstall offrank, or use "
-            "--engine gymnasium, which is slower"
-        )
+        raise UsageError(f"{NOT_BUILT}; or use --engine gymnasium, which is slower")
     return engine
 
 
@@ -44,28 +42,36 @@ def make_engine(
     workers: int | None = None,
     env_args: dict[str, Any] | None = None,
     clip_actions: bool | None = None,
+    worlds: int | None = None,
+    device: str | None = None,
+    deterministic: bool = False,
 ) -> Engine:
     """An engine for a task.
 
     Args:
         task: one of our tasks, or a Gymnasium id (`module:Name-v0` imports the module first).
-        engine: auto, mujoco or gymnasium.
+        engine: auto, mujoco, gymnasium or warp.
         threads: of the mujoco engine; 0 for all CPUs.
         workers: processes of the gymnasium engine; None for one a CPU, 0 to stay in this process.
         env_args: keyword arguments of the environment's constructor.
         clip_actions: whether actions are clipped to the Box; by default for third-party environments only.
+        worlds, device, deterministic: of the warp engine.
     """
-    for name, value in (("threads", threads), ("workers", workers)):
+    for name, value in (("threads", threads), ("workers", workers), ("worlds", worlds)):
         if value is not None and value < 0:
             raise UsageError(f"{name} = {value}: must not be negative")
     native = native_name(task)
-    if resolve_engine(task, engine) == "mujoco":
+    if (engine := resolve_engine(task, engine)) in ("mujoco", "warp"):
         assert native is not None
         if env_args:
             raise UsageError(f"{native} takes no environment arguments (given: {', '.join(env_args)})")
         if clip_actions:
-            raise UsageError(f"{native} takes raw actions on the mujoco engine: clip_actions needs engine gymnasium")
-        return MujocoEngine(TASKS[native], threads)
+            raise UsageError(f"{native} takes raw actions on the {engine} engine: clip_actions needs engine gymnasium")
+        if engine == "mujoco":
+            return MujocoEngine(TASKS[native], threads)
+        from offrank.engines.warp import WORLDS, WarpEngine
+
+        return WarpEngine(TASKS[native], worlds or WORLDS, device, deterministic)
     from offrank.engines.environment import registered
     from offrank.engines.gymnasium import GymnasiumEngine
 
@@ -73,4 +79,4 @@ def make_engine(
     return GymnasiumEngine(registered(native or task, env_args or {}), workers, clip)
 
 
-__all__ = ["ENGINES", "Engine", "EnvInfo", "make_engine", "native_name", "resolve_engine"]
+__all__ = ["ENGINES", "NOT_BUILT", "Engine", "EnvInfo", "is_built", "make_engine", "native_name", "resolve_engine"]

@@ -38,9 +38,12 @@ typedef struct {
   const Bound *bounds;
   int64_t n_bounds;
   double dt, forward_weight, control_weight, survival_bonus;
+  const volatile int64_t *over;  /* other than 0: nobody waits for this episode any more */
 } World;
 
-enum { HORIZON = 0, TERMINATED = 1, DIVERGED = 2, BAD_REWARD = 3, BAD_OBSERVATION = 4 };
+enum { HORIZON = 0, TERMINATED = 1, DIVERGED = 2, BAD_REWARD = 3, BAD_OBSERVATION = 4, STOPPED = 5 };
+
+int64_t offrank_world_size(void) { return (int64_t)sizeof(World); }
 
 static int observe(const World *w, double *out) {
   int finite = 1;
@@ -89,6 +92,10 @@ int64_t offrank_episode(const World *w, const double *weights, const double *mea
   if (*status != HORIZON) return 0;
   double before = position(w);
   for (int64_t t = 0; t < horizon; t++) {
+    if (*w->over) {
+      *status = STOPPED;
+      return t;
+    }
     const double *observation = seen + t * n;
     for (int64_t i = 0; i < p; i++) ctrl[i] = 0.0;
     for (int64_t j = 0; j < n; j++) {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 
 from offrank.arrays import FloatArray
+from offrank.errors import EpisodeError
 from offrank.rollouts import Episode, Request, Rollouts
 
 
@@ -20,6 +22,8 @@ class EnvInfo:
     first: int = 0
     low: FloatArray | None = None  # (p,) bounds that actions are clipped to, if they are
     high: FloatArray | None = None
+    shape: tuple[int, ...] | None = None  # of an action, where it is not (p,)
+    dtype: str = "float64"  # of an action
 
 
 class Engine(ABC):
@@ -31,7 +35,7 @@ class Engine(ABC):
     def __init__(self) -> None:
         self._tickets = 0
         self._open: dict[int, tuple[Request, list[Episode | None], int]] = {}  # ticket: request, outcomes, missing
-        self._done: list[tuple[int, Rollouts]] = []
+        self._done: list[tuple[int, Rollouts | EpisodeError]] = []
 
     def submit(self, request: Request) -> int:
         """Queue the episodes of a request; returns a ticket. Returns at once."""
@@ -41,13 +45,13 @@ class Engine(ABC):
         self._enqueue(ticket, request)
         return ticket
 
-    def completed(self, timeout: float | None = None) -> list[tuple[int, Rollouts]]:
-        """Requests finished since the last call, with their tickets.
+    def completed(self, timeout: float | None = None) -> list[tuple[int, Rollouts | EpisodeError]]:
+        """Requests finished since the last call, with their tickets: their rollouts, or the first error among their
+        episodes, which would come again.
 
         Blocks until there is at least one, or for about `timeout` seconds, and then returns what there is.
 
         Raises:
-            EpisodeError: an episode went wrong in a way that would again.
             EngineError: the engine cannot go on.
         """
         if not self._done and self._open:
@@ -56,11 +60,22 @@ class Engine(ABC):
         return done
 
     def run(self, request: Request) -> Rollouts:
-        """Submit a request and wait for it. Only for an engine with nothing else under way."""
-        self.submit(request)
-        while not (done := self.completed()):
-            pass
-        return done[0][1]
+        """Submit a request and wait for it. Only for an engine with nothing else under way.
+
+        Raises:
+            EpisodeError: an episode went wrong.
+        """
+        ticket = self.submit(request)
+        try:
+            while True:
+                for finished, outcome in self.completed():
+                    if finished == ticket:
+                        if isinstance(outcome, EpisodeError):
+                            raise outcome
+                        return outcome
+        except BaseException:
+            self.cancel()
+            raise
 
     def cancel(self) -> None:
         """Drop everything that was submitted and not yet returned."""
@@ -72,14 +87,26 @@ class Engine(ABC):
     def close(self) -> None:
         """Give back threads, processes and memory."""
 
+    def __del__(self) -> None:
+        if hasattr(self, "_open"):  # fully made
+            with suppress(Exception):
+                self.close()
+
     def _finish(self, ticket: int, index: int, episode: Episode) -> None:
         """Note the outcome of one episode; completes its request when it was the last."""
+        if ticket not in self._open:
+            return  # of a request that failed meanwhile
         request, outcomes, missing = self._open[ticket]
         outcomes[index] = episode
         self._open[ticket] = (request, outcomes, missing - 1)
         if missing == 1:
             del self._open[ticket]
             self._done.append((ticket, Rollouts.of([e for e in outcomes if e is not None])))
+
+    def _fail(self, ticket: int, error: EpisodeError) -> None:
+        """Note that an episode of a request cannot be had; the others of that request no longer matter."""
+        if self._open.pop(ticket, None) is not None:
+            self._done.append((ticket, error))
 
     @abstractmethod
     def _enqueue(self, ticket: int, request: Request) -> None:

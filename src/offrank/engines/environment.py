@@ -71,7 +71,10 @@ class Stage:
         if isinstance(action, gym.spaces.Box):
             self._bounds = action.low.astype(np.float64), action.high.astype(np.float64)
             bounds = [bound.ravel() for bound in self._bounds] if clip_actions else [None, None]
-            self.info = EnvInfo(obs_dim, int(np.prod(action.shape)), horizon, low=bounds[0], high=bounds[1])
+            shape = action.shape if len(action.shape) != 1 else None
+            dtype = str(action.dtype) if clip_actions else "float64"  # raw actions are not rounded
+            size = int(np.prod(action.shape))
+            self.info = EnvInfo(obs_dim, size, horizon, low=bounds[0], high=bounds[1], shape=shape, dtype=dtype)
         elif isinstance(action, gym.spaces.Discrete):
             self.info = EnvInfo(obs_dim, int(action.n), horizon, discrete=True, first=int(action.start))
         else:

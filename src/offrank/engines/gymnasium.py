@@ -24,7 +24,7 @@ import gymnasium as gym
 from offrank.engines.base import Engine
 from offrank.engines.environment import EnvFactory, Stage
 from offrank.engines.worker import Job, Outcome, Setup
-from offrank.errors import EngineError, OffrankError
+from offrank.errors import EngineError, EpisodeError, OffrankError
 from offrank.rollouts import Request
 
 ATTEMPTS = 3  # how often an episode may take its worker down before the run stops
@@ -77,7 +77,11 @@ class GymnasiumEngine(Engine):
             else:
                 key = self._waiting.popleft()
                 job = self._job(key)
-                self._finish(*key, self._stage.run(job.weights, job.whitening, job.seed, job.horizon, job.keep))
+                try:
+                    episode = self._stage.run(job.weights, job.whitening, job.seed, job.horizon, job.keep)
+                    self._finish(*key, episode)
+                except EpisodeError as error:
+                    self._give_up(key[0], error)
             if end is not None and time.perf_counter() > end:
                 return
 
@@ -103,11 +107,19 @@ class GymnasiumEngine(Engine):
             return
         if outcome is None:
             self._bury(worker)
+        elif isinstance(outcome.result, EpisodeError):
+            worker.job = None
+            self._give_up(outcome.key[0], outcome.result)
         elif isinstance(outcome.result, OffrankError):
             raise outcome.result
         else:
             worker.job = None
             self._finish(*outcome.key, outcome.result)
+
+    def _give_up(self, ticket: int, error: EpisodeError) -> None:
+        """Report a request as failed, and do not run the rest of it."""
+        self._waiting = deque(key for key in self._waiting if key[0] != ticket)
+        self._fail(ticket, error)
 
     def _bury(self, worker: _Worker) -> None:
         """Put the episode of a dead worker back in front of the queue."""
@@ -136,6 +148,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
+            start_new_session=True,  # Ctrl-C is for the driver, which closes the workers' stdin
         )
         threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
         self._send(setup)

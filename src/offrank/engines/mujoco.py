@@ -13,7 +13,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,10 +52,12 @@ class _World(ctypes.Structure):
         ("bounds", _Address),
         ("n_bounds", _Int),
         *[(name, _Real) for name in ("dt", "forward_weight", "control_weight", "survival_bonus")],
+        ("over", _Address),
     ]
 
 
-STATUS = ("horizon", "terminated", "the simulation diverged", "non-finite reward", "non-finite observation")
+STATUS = ("horizon", "terminated", "the simulation diverged", "non-finite reward", "non-finite observation", "stopped")
+_NEVER = _Int(0)
 
 
 @lru_cache(maxsize=1)
@@ -65,7 +66,14 @@ def _compiled() -> Any:
     spec = find_spec("offrank.engines._rollout")
     if spec is None or spec.origin is None:
         return None
-    function = ctypes.CDLL(spec.origin).offrank_episode
+    try:
+        library = ctypes.CDLL(spec.origin)
+        function = library.offrank_episode
+        library.offrank_world_size.restype = _Int
+        if library.offrank_world_size() != ctypes.sizeof(_World):
+            return None  # built from another version of the source
+    except (OSError, AttributeError):
+        return None
     function.restype = _Int
     function.argtypes = [_Address] * 4 + [_Int] + [_Address] * 3
     return function
@@ -100,28 +108,27 @@ class MujocoEngine(Engine):
         self.info = EnvInfo(task.obs_dim, task.act_dim, task.horizon)
         self._threads = threads or os.cpu_count() or 1
         self._round = _Round()
-        self._workers = 0
-        self._hush = ExitStack()  # while episodes run, what MuJoCo says of a diverged one is for us alone
+        self._workers: list[threading.Thread] = []
 
     def close(self) -> None:
         self._abandon()
 
     def _abandon(self) -> None:
-        self._round.over = True
-        for _ in range(self._workers):
+        self._round.over.value = 1
+        for _ in self._workers:
             self._round.jobs.put(None)
-        self._round, self._workers = _Round(), 0
-        self._hush.close()
+        for worker in self._workers:
+            worker.join()  # within a control step: the compiled loop looks at `over`
+        self._round, self._workers = _Round(), []
 
     def _enqueue(self, ticket: int, request: Request) -> None:
-        if len(self._open) == 1:
-            self._hush.close()
-            self._hush.enter_context(quiet_mujoco())
+        wanted = min(self._threads, sum(missing for _, _, missing in self._open.values()))
         for index in range(len(request)):
             self._round.jobs.put((ticket, index, request))
-        while self._workers < min(self._threads, self._round.jobs.qsize()):
-            threading.Thread(target=_serve, args=(self._simulation, self.task, self._round), daemon=True).start()
-            self._workers += 1
+        while len(self._workers) < wanted:
+            arguments = (self._simulation, self.task, self._round)
+            self._workers.append(threading.Thread(target=_serve, args=arguments, daemon=True))
+            self._workers[-1].start()
 
     def _work(self, timeout: float | None) -> None:
         end = None if timeout is None else time.perf_counter() + timeout
@@ -131,11 +138,13 @@ class MujocoEngine(Engine):
                 ticket, index, outcome = self._round.outcomes.get(timeout=wait)
             except queue.Empty:
                 return
-            if isinstance(outcome, BaseException):
+            if isinstance(outcome, EpisodeError):
+                self._round.dropped.add(ticket)
+                self._fail(ticket, outcome)
+            elif isinstance(outcome, BaseException):
                 raise outcome
-            self._finish(ticket, index, outcome)
-        if not self._open:
-            self._hush.close()
+            else:
+                self._finish(ticket, index, outcome)
 
 
 class _Round:
@@ -144,16 +153,21 @@ class _Round:
     def __init__(self) -> None:
         self.jobs: queue.SimpleQueue[tuple[int, int, Request] | None] = queue.SimpleQueue()
         self.outcomes: queue.SimpleQueue[tuple[int, int, Episode | BaseException]] = queue.SimpleQueue()
-        self.over = False
+        self.dropped: set[int] = set()  # tickets whose episodes no longer matter
+        self.over = _Int(0)  # looked at by the compiled loop, too
 
 
 def _serve(make: Callable[[Task], Simulation], task: Task, round: _Round) -> None:
     """Run episodes from the queue, in a thread."""
-    simulation = make(task)
-    while (job := round.jobs.get()) is not None and not round.over:
+    simulation = None
+    while (job := round.jobs.get()) is not None and not round.over.value:
         ticket, index, request = job
+        if ticket in round.dropped:
+            continue
         try:
-            outcome: Episode | BaseException = simulation.run(request, index)
+            with quiet_mujoco():  # what MuJoCo says of a diverged simulation is for us alone
+                simulation = simulation or make(task)
+                outcome: Episode | BaseException = simulation.run(request, index, round.over)
         except BaseException as error:
             outcome = error
         round.outcomes.put((ticket, index, outcome))
@@ -170,11 +184,12 @@ class Simulation:
         self._seen: NDArray[np.float64] = np.empty((0, task.obs_dim))
         self._rewards: NDArray[np.float64] = np.empty(0)
 
-    def run(self, request: Request, index: int) -> Episode:
-        """One episode of a request, from its seed's start state."""
+    def run(self, request: Request, index: int, over: ctypes.c_int64 | None = None) -> Episode:
+        """One episode of a request, from its seed's start state; cut short when `over` becomes other than 0."""
         seed, horizon, task = int(request.seeds[index]), request.horizon, self.task
         if len(self._rewards) < horizon:
             self._seen, self._rewards = np.empty((horizon + 1, task.obs_dim)), np.empty(horizon)
+        self._world.over = ctypes.addressof(_NEVER if over is None else over)
         length, status = self.play(
             request.weights(index), request.whitening.mean, request.whitening.scale, seed, horizon
         )

@@ -106,7 +106,8 @@ class Adaptive(Mixed):
         elif ranking.scores is not None and len(ranking.chosen) > 1:
             tau = decay * tau + (1 - decay) * concordance(ranking.scores[pairs.index], pairs.best)
 
-        now = float(np.mean([pairs.plus, pairs.minus]))
+        run = ranking.pairs or pairs  # all that were run: the best of an on-policy iteration would look like progress
+        now = float(np.mean([run.plus, run.minus]))
         average = now if np.isnan(average) else decay * average + (1 - decay) * now
         stalled = 0 if average > progress or was_on_policy else stalled + 1
         return {

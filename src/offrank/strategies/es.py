@@ -19,7 +19,7 @@ from offrank.strategies.base import Strategy, return_deviation
 
 @dataclass(frozen=True)
 class ES(Strategy):
-    """theta += Adam(g - weight_decay * theta) with g = 1 / (2 b sigma) * sum (s+ - s-) eps over ranks s."""
+    """theta += Adam(g - weight_decay * theta), g = 1 / (2 b) * sum (s+ - s-) eps over ranks s, as the paper's code."""
 
     name: ClassVar[str] = "es"
 
@@ -43,7 +43,7 @@ class ES(Strategy):
         eps = candidates.directions.take(used.index)
         with one_blas_thread():
             total = np.tensordot(shaped[:b] - shaped[b:], eps, axes=1)
-        g = total / (2 * b * candidates.scale) - self.weight_decay * theta
+        g = total / (2 * b) - self.weight_decay * theta
 
         t = int(memory["t"]) + 1
         m = self.beta1 * memory["m"] + (1 - self.beta1) * g

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import mujoco
 
@@ -16,20 +18,35 @@ from offrank.errors import UsageError
 # MuJoCo resets a simulation that diverged and goes on; only these of its warning counters tell
 DIVERGED = slice(mujoco.mjtWarning.mjWARN_BADQPOS.value, mujoco.mjtWarning.mjWARN_BADCTRL.value + 1)
 
-# MuJoCo resets a simulation that diverged and goes on; only these of its warning counters tell
-DIVERGED = slice(mujoco.mjtWarning.mjWARN_BADQPOS.value, mujoco.mjtWarning.mjWARN_BADCTRL.value + 1)
+_silence = threading.Lock()
+_silent = 0  # how many want MuJoCo to be quiet
+_before: Any = None  # the handler that was there when the first of them came
 
 
 @contextmanager
-def quiet_mujoco() -> Iterator[list[str]]:
-    """Collect MuJoCo's warnings instead of letting them reach stderr and a MUJOCO_LOG.TXT in the user's folder."""
-    heard: list[str] = []
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(heard.append)
+def quiet_mujoco() -> Iterator[None]:
+    """Keep MuJoCo's warnings from stderr and from a MUJOCO_LOG.TXT in the user's folder.
+
+    The handler is one for the whole process, so it is put back when the last of those inside, in whatever thread,
+    has left.
+    """
+    global _silent, _before
+    with _silence:
+        if _silent == 0:
+            _before = mujoco.get_mju_user_warning()
+            mujoco.set_mju_user_warning(_ignore)
+        _silent += 1
     try:
-        yield heard
+        yield
     finally:
-        mujoco.set_mju_user_warning(before)
+        with _silence:
+            _silent -= 1
+            if _silent == 0:
+                mujoco.set_mju_user_warning(_before)
+
+
+def _ignore(message: str) -> None:
+    """What MuJoCo warns of is read from its counters."""
 
 
 def assets() -> Path:
