@@ -25,7 +25,8 @@ def gather(folder: Path) -> dict[str, Any]:
     keys = ("iteration", "steps", "return_mean", "return_std")
     evaluations = [r for r in Curve.read(folder).evaluations() if not r.get("final")]
     rows = [[round(r[k], 2) for k in keys] for r in evaluations]
-    return read_json(folder / "result.json") | {"evaluations": rows}
+    config = {name: read_json(folder / "config.json")[name] for name in ("engine", "hyperparameters")}
+    return read_json(folder / "result.json") | config | {"evaluations": rows}
 
 
 def thousands(steps: float | None, budget: int) -> str:

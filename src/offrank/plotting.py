@@ -112,7 +112,7 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
     axes.set_ylabel("mean return of an episode")
     axes.xaxis.set_major_formatter(lambda value, _: _short(value))
     axes.grid(alpha=0.25)
-    axes.legend(loc="best", fontsize=8)
+    axes.legend(loc="best", fontsize=8, framealpha=0.6)
 
 
 def _once(axes: Any, label: str) -> str:

@@ -10,12 +10,12 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from offrank.bench.rollouts import some_policies
+from offrank.bench.rounds import alternate, ratio
 from offrank.candidates import Candidates, Episodes
 from offrank.config import configure, resolve
 from offrank.engines.mujoco import MujocoEngine, Simulation
@@ -163,15 +163,8 @@ def peak_memory(name: str, iterations: int) -> list[tuple[int, float]]:
 def thread_scaling(name: str, candidates: int, rounds: int) -> dict[str, Any]:
     """How much faster two threads are than one."""
     request = some_policies(TASKS[name], candidates)
-    engines = [MujocoEngine(TASKS[name], threads) for threads in (1, 2)]
-    ratios = []
-    for _ in range(rounds):
-        times = []
-        for engine in engines:
-            begin = time.perf_counter()
-            engine.run(request)
-            times.append(time.perf_counter() - begin)
-        ratios.append(times[0] / times[1])
-    for engine in engines:
+    one, two = (MujocoEngine(TASKS[name], threads) for threads in (1, 2))
+    times = alternate({"one": lambda: one.run(request), "two": lambda: two.run(request)}, rounds)
+    for engine in (one, two):
         engine.close()
-    return {"task": name, "candidates": candidates, "ratios": ratios, "median": median(ratios)}
+    return {"task": name, "candidates": candidates, "seconds": times, "faster": ratio(times["one"], times["two"])}
