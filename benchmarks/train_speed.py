@@ -22,7 +22,8 @@ from typing import Any
 from offrank.config import configure, resolve
 from offrank.engines import Engine, make_engine
 from offrank.fleet import drive
-from offrank.run import Run, versions
+from offrank.run import Run
+from offrank.runfolder import versions
 from offrank.tasks.models import quiet_mujoco
 
 

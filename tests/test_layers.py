@@ -11,7 +11,7 @@ import offrank
 
 ROOT = Path(offrank.__file__).parent
 LAYERS = [  # a module may import from its own layer and from those before it
-    {"arrays", "errors", "headless"},
+    {"arrays", "errors", "headless", "runfolder"},
     {"arithmetic", "noise", "normalizer"},
     {"rollouts"},
     {"candidates", "state"},

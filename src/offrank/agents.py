@@ -22,7 +22,8 @@ from offrank.launch import holds_run, make_folder, open_run, stored_config
 from offrank.plotting import plot_runs
 from offrank.policy import LinearPolicy
 from offrank.progress import make_display
-from offrank.run import CHECKPOINT, CURVE, Callback, Run
+from offrank.run import Callback, Run
+from offrank.runfolder import CHECKPOINT, CURVE
 from offrank.saved import ASK_TELL, Saved
 
 Env = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]

@@ -12,7 +12,8 @@ from offrank.checkpoint import read_json
 from offrank.config import RunConfig
 from offrank.engines.base import EnvInfo
 from offrank.errors import FileFormatError, UsageError
-from offrank.run import CHECKPOINT, CONFIG, Callback, Run
+from offrank.run import Callback, Run
+from offrank.runfolder import CHECKPOINT, CONFIG
 
 
 def folder_name(task: str, algo: str, seed: int | None = None) -> str:

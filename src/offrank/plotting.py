@@ -12,7 +12,7 @@ from offrank.config import RunConfig
 from offrank.errors import OffrankError, UsageError
 from offrank.launch import read_config
 from offrank.metrics import read_metrics
-from offrank.run import CONFIG, METRICS
+from offrank.runfolder import CONFIG, METRICS
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":")

@@ -7,11 +7,9 @@ loaded from that file asks for the same again.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +26,10 @@ from offrank.noise import Role, episode_seeds
 from offrank.normalizer import Whitening
 from offrank.policy import LinearPolicy
 from offrank.rollouts import Request, Rollouts
+from offrank.runfolder import BEST, CHECKPOINT, CONFIG, FINAL, METRICS, RESULT, versions
 from offrank.state import State
 
 Callback = Callable[["Run", Metrics], bool | None]  # is told every record of the log; False stops the run
-
-CHECKPOINT = "checkpoint.npz"
-CONFIG = "config.json"
-METRICS = "metrics.jsonl"
-RESULT = "result.json"
-CURVE = "curve.png"
-BEST = "best.offrank"
-FINAL = "final.offrank"
 
 
 @dataclass(frozen=True)
@@ -356,9 +347,3 @@ class Run:
 def policy_for(info: EnvInfo, M: FloatArray, whitening: Whitening) -> LinearPolicy:
     """The policy with these weights, acting as the environment needs it."""
     return LinearPolicy(M, whitening, info.discrete, info.first, info.low, info.high, info.shape, info.dtype)
-
-
-def versions() -> dict[str, str]:
-    """What a run's bits may depend on."""
-    packages = {name: version(name) for name in ("offrank", "numpy", "mujoco", "gymnasium")}
-    return {"python": platform.python_version(), "platform": platform.platform(), **packages}

@@ -11,7 +11,7 @@ from offrank.config import RunConfig
 from offrank.engines import Engine, make_engine
 from offrank.errors import FileFormatError, UsageError
 from offrank.policy import LinearPolicy
-from offrank.run import BEST, CHECKPOINT, FINAL
+from offrank.runfolder import BEST, CHECKPOINT, FINAL
 
 ASK_TELL = "ask-tell"  # the engine of a run whose episodes were run elsewhere
 WHICH = {"best": BEST, "final": FINAL}

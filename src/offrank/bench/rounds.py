@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from offrank.run import versions
+from offrank.runfolder import versions
 
 SHORTEST = 0.2  # seconds a measurement should last at least
 

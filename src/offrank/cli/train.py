@@ -17,7 +17,8 @@ from offrank.errors import UsageError
 from offrank.fleet import drive
 from offrank.launch import folder_name, holds_run, open_run, stored_config
 from offrank.progress import make_display
-from offrank.run import CURVE, Run
+from offrank.run import Run
+from offrank.runfolder import CURVE
 
 DEFAULT_BUDGET = 1_000_000  # steps, for a task without presets when no limit is given
 
