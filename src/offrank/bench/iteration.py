@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from offrank.bench.rollouts import some_policies
+from offrank.bench.rollouts import bare_physics, record, some_policies
 from offrank.bench.rounds import alternate, ratio
 from offrank.candidates import Candidates, Episodes
 from offrank.config import configure, resolve
@@ -161,10 +161,20 @@ def peak_memory(name: str, iterations: int) -> list[tuple[int, float]]:
 
 
 def thread_scaling(name: str, candidates: int, rounds: int) -> dict[str, Any]:
-    """How much faster two threads are than one."""
-    request = some_policies(TASKS[name], candidates)
-    one, two = (MujocoEngine(TASKS[name], threads) for threads in (1, 2))
+    """How much faster two threads are than one, and how much bare physics gains from the second."""
+    task = TASKS[name]
+    request = some_policies(task, candidates)
+    one, two = (MujocoEngine(task, threads) for threads in (1, 2))
     times = alternate({"one": lambda: one.run(request), "two": lambda: two.run(request)}, rounds)
+    recording = record(task, request, two)
+    bare = alternate({"one": bare_physics(recording, 1), "two": bare_physics(recording, 2)}, rounds)
     for engine in (one, two):
         engine.close()
-    return {"task": name, "candidates": candidates, "seconds": times, "faster": ratio(times["one"], times["two"])}
+    return {
+        "task": name,
+        "candidates": candidates,
+        "seconds": times,
+        "faster": ratio(times["one"], times["two"]),
+        "bare_seconds": bare,
+        "bare_faster": ratio(bare["one"], bare["two"]),
+    }

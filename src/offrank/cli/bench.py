@@ -125,13 +125,22 @@ def _iteration(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         scores += it.score_times(task, [16, 64, 256, 1024], 2000, min(args.rounds, 3))
         memory[task] = it.peak_memory(task, iterations=4)
         scaling.append(it.thread_scaling(task, 64, args.rounds))
-    head = ["task", "seconds", "steps", *it.PARTS, "all but episodes", "peak memory", "2 threads over 1"]
+    head = [
+        "task",
+        "seconds",
+        "steps",
+        *it.PARTS,
+        "all but episodes",
+        "peak memory",
+        "2 threads over 1",
+        "of bare physics",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for profile, scale in zip(profiles, scaling, strict=True):
         cells = [profile["task"], f"{profile['seconds']:.2f}", f"{profile['steps']:,.0f}"]
         cells += [f"{100 * share:.1f} %" for share in profile["shares"].values()]
         cells += [f"{100 * profile['everything_but_episodes']:.1f} %"]
-        cells += [f"{memory[profile['task']][-1][1]:.0f} MB", _spread(scale["faster"])]
+        cells += [f"{memory[profile['task']][-1][1]:.0f} MB", _spread(scale["faster"]), _spread(scale["bare_faster"])]
         lines.append("| " + " | ".join(cells) + " |")
     found = {"profiles": profiles, "growth": growth, "scores": scores, "memory": memory, "scaling": scaling}
     return found, lines

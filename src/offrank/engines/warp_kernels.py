@@ -15,7 +15,7 @@ from offrank.normalizer import Whitening
 from offrank.rollouts import Trajectory
 from offrank.tasks.locomotion import Task
 
-HUGE = 1e10  # MuJoCo's own limit for a coordinate that has diverged
+HUGE = wp.constant(1.0e10)  # MuJoCo's own limit for a coordinate that has diverged
 
 
 @wp.kernel
@@ -152,10 +152,10 @@ def judge(
             if not (bound_low[i] < value and value < bound_high[i]):
                 status = 1
     for i in range(qpos.shape[1]):
-        if not (wp.abs(qpos[w, i]) < 1.0e10):
+        if not (wp.abs(qpos[w, i]) < HUGE):
             status = 2
     for i in range(qvel.shape[1]):
-        if not (wp.abs(qvel[w, i]) < 1.0e10):
+        if not (wp.abs(qvel[w, i]) < HUGE):
             status = 2
     if overflow[w] != 0:
         status = 3
