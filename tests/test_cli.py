@@ -27,6 +27,7 @@ FILES = {
     "best.offrank",
     "final.offrank",
     "result.json",
+    ".lock",
     "curve.png",
 }
 SHORT = ["--horizon", "20", "--eval-episodes", "2", "--eval-every", "2"]

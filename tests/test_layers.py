@@ -12,7 +12,7 @@ import offrank
 ROOT = Path(offrank.__file__).parent
 LAYERS = [  # a module may import from its own layer and from those before it
     {"arrays", "errors", "headless", "runfolder"},
-    {"arithmetic", "noise", "normalizer"},
+    {"arithmetic", "noise", "normalizer", "lock"},
     {"rollouts"},
     {"candidates", "state"},
     {"rankers"},

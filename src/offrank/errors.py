@@ -21,6 +21,10 @@ class FileFormatError(UsageError):
     """A file is truncated, damaged, or not of the kind that was expected."""
 
 
+class BusyError(UsageError):
+    """Another process is writing what this one was asked to write."""
+
+
 class EpisodeError(OffrankError, RuntimeError):
     """An episode cannot be trusted: non-finite reward or observation, diverged simulation, failing environment.
 

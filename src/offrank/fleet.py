@@ -46,13 +46,16 @@ def catching_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-def drive(runs: Iterable[Run], engine: Engine, tick: Callable[[], None] | None = None) -> None:
+def drive(
+    runs: Iterable[Run], engine: Engine, tick: Callable[[], None] | None = None, side_by_side: int | None = None
+) -> None:
     """Drive runs to their end.
 
     Args:
-        runs: not yet started.
+        runs: not yet started. Each is taken when there is room for it, so they may be opened one by one.
         engine: with nothing under way.
         tick: called several times a second.
+        side_by_side: how many runs go at a time; None for all.
 
     Raises:
         Interrupted: by a signal; the runs under way were saved, and go on from there to the same bits.
@@ -60,17 +63,21 @@ def drive(runs: Iterable[Run], engine: Engine, tick: Callable[[], None] | None =
             end. Or the engine failed, and all were saved.
     """
     waiting: dict[int, Run] = {}
+    to_come = iter(runs)
     failures: list[OffrankError] = []
 
     def submit(run: Run) -> None:
         if run.request is not None:
             waiting[engine.submit(run.request)] = run
 
+    def take_up() -> None:
+        while (side_by_side is None or len(waiting) < side_by_side) and (run := next(to_come, None)) is not None:
+            run.start()
+            submit(run)
+
     with catching_signals() as signals:
         try:
-            for run in runs:
-                run.start()
-                submit(run)
+            take_up()
             while waiting:
                 for ticket, outcome in engine.completed(POLL):
                     run = waiting.pop(ticket)
@@ -82,6 +89,7 @@ def drive(runs: Iterable[Run], engine: Engine, tick: Callable[[], None] | None =
                     except OffrankError as error:
                         failures.append(error)
                         _pause(run)
+                take_up()
                 if tick is not None:
                     tick()
                 if signals.caught is not None:

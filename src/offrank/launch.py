@@ -74,16 +74,20 @@ def open_run(
     callbacks: tuple[Callback, ...] = (),
     checkpoint_seconds: float = 30.0,
 ) -> Run:
-    """A run ready to be driven.
+    """A run ready to be driven, its folder closed to other processes.
 
     Raises:
         UsageError: the folder holds a run and `resume` is false, or holds another run.
+        BusyError: another process is writing to the folder.
     """
-    if folder is not None and not resume and holds_run(folder):
-        raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
     run = Run(config, info, folder, callbacks, checkpoint_seconds)
-    if folder is not None:
-        make_folder(folder)
-    if folder is not None and resume and (folder / CHECKPOINT).is_file():
+    if folder is None:
+        return run
+    make_folder(folder)
+    run.claim()  # before anything is read: nobody may change it from here on
+    if not resume and holds_run(folder):
+        run.close()
+        raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
+    if resume and (folder / CHECKPOINT).is_file():
         run.restore(folder / CHECKPOINT)
     return run

@@ -10,23 +10,29 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from offrank.arrays import Metrics
+from offrank.config import ALGORITHMS
 from offrank.run import Run
 
 QUIET_SECONDS = 30.0  # the longest time between two plain lines
+MANY = 20  # bars that still fit on a screen
 
 
 class Display(Protocol):
-    """Is told every record and gets a tick several times a second."""
+    """Is told of every run and every record, and gets a tick several times a second."""
 
+    def add(self, run: Run) -> None: ...
     def on_record(self, run: Run, record: Metrics) -> None: ...
     def tick(self) -> None: ...
     def close(self) -> None: ...
 
 
 def make_display(runs: Sequence[Run], stream: TextIO, enabled: bool = True) -> Display:
-    if not enabled:
-        return NoDisplay()
-    return LiveDisplay(runs, stream) if stream.isatty() else PlainDisplay(runs, stream)
+    display: Display = NoDisplay()
+    if enabled:
+        display = LiveDisplay(stream) if stream.isatty() else PlainDisplay(stream)
+    for run in runs:
+        display.add(run)
+    return display
 
 
 class Pace:
@@ -65,7 +71,9 @@ def _clock(seconds: float) -> str:
 
 
 def _name(run: Run) -> str:
-    return f"{run.config.task} {run.config.algo} seed {run.config.seed}"
+    config = run.config
+    ranker = "" if config.ranker == ALGORITHMS[config.algo][1] else f" ({config.ranker})"
+    return f"{config.task} {config.algo}{ranker} seed {config.seed}"
 
 
 def _returns(run: Run) -> str:
@@ -76,6 +84,7 @@ def _returns(run: Run) -> str:
 
 
 class NoDisplay:
+    def add(self, run: Run) -> None: ...
     def on_record(self, run: Run, record: Metrics) -> None: ...
     def tick(self) -> None: ...
     def close(self) -> None: ...
@@ -84,10 +93,13 @@ class NoDisplay:
 class PlainDisplay:
     """A line an evaluation, and one now and then when evaluations are far between."""
 
-    def __init__(self, runs: Sequence[Run], stream: TextIO):
+    def __init__(self, stream: TextIO):
         self._stream = stream
-        self._paces = {id(run): Pace(run) for run in runs}
+        self._paces: dict[int, Pace] = {}
         self._last = time.perf_counter()
+
+    def add(self, run: Run) -> None:
+        self._paces[id(run)] = Pace(run)
 
     def on_record(self, run: Run, record: Metrics) -> None:
         now = time.perf_counter()
@@ -108,9 +120,9 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A bar a run."""
+    """A bar a run; of many, only those under way."""
 
-    def __init__(self, runs: Sequence[Run], stream: TextIO):
+    def __init__(self, stream: TextIO):
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -118,10 +130,11 @@ class LiveDisplay:
             console=Console(file=stream),
             refresh_per_second=5,
         )
-        self._tasks: list[tuple[Pace, TaskID]] = [
-            (Pace(run), self._progress.add_task(_name(run), total=1.0, line="")) for run in runs
-        ]
+        self._tasks: list[tuple[Pace, TaskID]] = []
         self._progress.start()
+
+    def add(self, run: Run) -> None:
+        self._tasks.append((Pace(run), self._progress.add_task(_name(run), total=1.0, line="")))
 
     def on_record(self, run: Run, record: Metrics) -> None: ...
 
@@ -133,7 +146,7 @@ class LiveDisplay:
                 self._progress.update(task, completed=pace.fraction, line=line)
             else:
                 line = f"{run.state.steps:,} steps, {_returns(run)}, ended: {run.stop_reason}"
-                self._progress.update(task, completed=1.0, line=line)
+                self._progress.update(task, completed=1.0, line=line, visible=len(self._tasks) <= MANY)
 
     def close(self) -> None:
         self.tick()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import BaseFileLock
 
 from offrank.arrays import FloatArray, Memory, Metrics, part
 from offrank.candidates import Asking, Episodes
@@ -21,6 +22,7 @@ from offrank.checkpoint import load_arrays, save_arrays, write_json
 from offrank.config import RunConfig
 from offrank.engines.base import EnvInfo
 from offrank.errors import UsageError
+from offrank.lock import lock_folder
 from offrank.metrics import MetricsFile
 from offrank.noise import Role, episode_seeds
 from offrank.normalizer import Whitening
@@ -76,6 +78,7 @@ class Run:
         self.checkpoint_seconds = checkpoint_seconds
         self._metrics: MetricsFile | None = None
         self._metrics_size = 0  # as the last checkpoint noted it
+        self._lock: BaseFileLock | None = None  # on the folder, while the run may write to it
         self._asked_to_stop = False
         self._wall_before, self._clock = 0.0, time.perf_counter()
         self._last_checkpoint = self._clock
@@ -83,12 +86,22 @@ class Run:
 
     # --- driving
 
+    def claim(self) -> None:
+        """Keep other processes out of the run's folder, which is there, until the run is closed.
+
+        Raises:
+            BusyError: another process is writing to it.
+        """
+        if self.folder is not None and self._lock is None:
+            self._lock = lock_folder(self.folder)
+
     def start(self) -> None:
         """Begin, or go on from where the loaded checkpoint stands."""
         self._clock = self._last_checkpoint = time.perf_counter()
         self.stop_reason, self._asked_to_stop, self.final = None, False, None
         if self.folder is not None and self._metrics is None:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self.claim()
             write_json(self.folder / CONFIG, self.config.to_json())
             self._metrics = MetricsFile(self.folder / METRICS, self._metrics_size)
         self._course = self._go()
@@ -113,6 +126,9 @@ class Run:
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
+        if self._lock is not None:
+            self._lock.release(force=True)
+            self._lock = None
 
     def _advance(self, rollouts: Rollouts | None) -> None:
         assert self._course is not None

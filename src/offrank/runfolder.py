@@ -12,6 +12,7 @@ RESULT = "result.json"
 CURVE = "curve.png"
 BEST = "best.offrank"
 FINAL = "final.offrank"
+LOCK = ".lock"
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,67 @@
+"""Two processes never write one run folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from offrank.cli import main
+from offrank.errors import BusyError
+from offrank.launch import holds_run
+from offrank.lock import lock_folder
+
+HOLD = """
+import sys
+from pathlib import Path
+from offrank.lock import lock_folder
+lock = lock_folder(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the folder until it is told to end, or killed."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    try:
+        yield holder
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_a_folder_held_by_another_process_is_refused_until_that_process_dies(tmp_path: Path) -> None:
+    with another_process(tmp_path) as holder:
+        with pytest.raises(BusyError, match="is being written by another offrank process"):
+            lock_folder(tmp_path)
+        holder.kill()
+        holder.wait()
+        lock_folder(tmp_path).release()
+
+
+def test_one_process_may_open_its_folder_again(tmp_path: Path) -> None:
+    first = lock_folder(tmp_path)
+    assert lock_folder(tmp_path) is first
+    first.release(force=True)
+
+
+def test_train_refuses_a_folder_that_another_process_is_writing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "LQR", "--iterations", "1", "--eval-every", "0", "--out", str(tmp_path), "--quiet"]
+    with another_process(tmp_path):
+        for resume in ([], ["--resume"]):
+            assert main([*words, *resume]) == 2
+            said = capsys.readouterr().err
+            assert said.startswith(f"offrank: {tmp_path} is being written by another") and said.count("\n") == 1
+        assert not holds_run(tmp_path)
+    assert main(words) == 0
