@@ -26,6 +26,8 @@ class Purpose(IntEnum):
     DIRECTIONS = 1
     EPISODE_SEEDS = 2
     START_STATE = 3
+    PROCESS_NOISE = 4
+    EXPLORATION = 5
 
 
 class Role(IntEnum):

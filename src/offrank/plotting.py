@@ -39,8 +39,8 @@ class Curve:
     def evaluations(self) -> list[Metrics]:
         return [r for r in self.records if r["kind"] == "evaluation"]
 
-    def crossing(self) -> Metrics | None:
-        threshold = self.config.threshold
+    def crossing(self, threshold: float | None) -> Metrics | None:
+        """The first scheduled evaluation at which the mean return reaches a threshold."""
         scheduled = (r for r in self.evaluations() if not r.get("final"))
         return next((r for r in scheduled if threshold is not None and r["return_mean"] >= threshold), None)
 
@@ -97,7 +97,7 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
             std = [r["return_std"] for r in evaluations]
             low, high = ([m + s * d for m, d in zip(mean, std, strict=True)] for s in (-1, 1))
             axes.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0, label="± one standard deviation")
-        if (crossing := curve.crossing()) is not None:
+        if (crossing := curve.crossing(curve.config.threshold)) is not None:
             at = (crossing["steps"], crossing["return_mean"])
             axes.plot(*at, "*", color=colour, mec="black", ms=13, label=_once(axes, "threshold first reached"))
     threshold = curves[0].config.threshold
@@ -110,7 +110,7 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
     axes.set_title(f"{task}, seed{'s' if len(seeds) > 1 else ''} {_ranges(seeds)}")
     axes.set_xlabel("environment steps of training")
     axes.set_ylabel("mean return of an episode")
-    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.grid(alpha=0.25)
     axes.legend(loc="best", fontsize=8, framealpha=0.6)
 
@@ -120,7 +120,7 @@ def _once(axes: Any, label: str) -> str:
     return "_" if label in axes.get_legend_handles_labels()[1] else label
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     for unit, name in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:g}{name}"

@@ -61,10 +61,10 @@ class Pace:
         if done == 0 or self.fraction == 0:
             return "-:--"
         total = state.steps / self.fraction if not config.steps else config.steps
-        return _clock((total - state.steps) / max(self.rate, 1e-9))
+        return clock((total - state.steps) / max(self.rate, 1e-9))
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     minutes, s = divmod(int(max(seconds, 0)), 60)
     hours, m = divmod(minutes, 60)
     return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"

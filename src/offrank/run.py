@@ -172,6 +172,8 @@ class Run:
             rollouts = yield request
             steps, episodes = steps + rollouts.steps, episodes + len(request)
         self.state = state.counted(steps, episodes)
+        if self.info.exact is not None:
+            metrics |= self.info.exact(self.state.M, self.strategy.whitening(self.state))
         self._log("iteration", metrics)
 
     def _evaluated(self) -> bool:

@@ -39,7 +39,7 @@ def add_parser(verbs: Any) -> None:
     parser: Parser = verbs.add_parser(
         "train", help="train a policy", description="Train a policy, or several side by side.", epilog=EPILOG
     )
-    parser.add_argument("task", metavar="TASK", help="one of the six tasks, or any Gymnasium id (module:Name-v0)")
+    parser.add_argument("task", metavar="TASK", help="one of the six tasks, LQR, or any Gymnasium id (module:Name-v0)")
     what = parser.add_argument_group("what")
     what.add_argument(
         "--algo",
@@ -91,7 +91,7 @@ def train(args: argparse.Namespace) -> int:
     stored = {key: _stored(args, task, *key, folder) for key, folder in folders.items()} if args.resume else {}
     environment = _environment(args, task, [config for config in stored.values() if config is not None])
     engine = make_engine(task, threads=args.threads, workers=args.workers, **environment)
-    if native_name(task) and not args.engine and not is_built():
+    if native_name(task) and engine.name == "gymnasium" and not args.engine and not is_built():
         print(f"offrank: {NOT_BUILT}; using the gymnasium engine, which is slower", file=sys.stderr)
     try:
         runs = [

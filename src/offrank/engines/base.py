@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from offrank.arrays import FloatArray
+from offrank.arrays import FloatArray, Metrics
 from offrank.errors import EpisodeError
+from offrank.normalizer import Whitening
 from offrank.rollouts import Episode, Request, Rollouts
 
 
@@ -24,6 +26,9 @@ class EnvInfo:
     high: FloatArray | None = None
     shape: tuple[int, ...] | None = None  # of an action, where it is not (p,)
     dtype: str = "float64"  # of an action
+    exact: Callable[[FloatArray, Whitening], Metrics] | None = (
+        None  # what is known of a policy (p, n) without running it
+    )
 
 
 class Engine(ABC):

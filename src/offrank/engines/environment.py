@@ -16,7 +16,7 @@ from offrank.engines.base import EnvInfo
 from offrank.errors import EpisodeError, UsageError, did_you_mean
 from offrank.normalizer import Whitening
 from offrank.rollouts import Episode, Trajectory, check_finite
-from offrank.tasks import TASKS
+from offrank.tasks import NATIVE
 from offrank.tasks.environment import register
 
 DEFAULT_HORIZON = 1000  # of an environment that has no time limit of its own
@@ -39,10 +39,10 @@ def registered(env_id: str, env_args: dict[str, Any]) -> EnvFactory:
         except Exception as error:
             raise UsageError(f"cannot import {module!r} for task {env_id!r}: {one_line(error)}") from error
     try:
-        spec = gym.spec(f"offrank/{name}" if name in TASKS else name)
+        spec = gym.spec(f"offrank/{name}" if name in NATIVE else name)
     except gym.error.Error as error:
-        known = [*TASKS, *gym.registry]
-        hint = did_you_mean(name, known) or f"; ours are {', '.join(TASKS)}, or any Gymnasium id"
+        known = [*NATIVE, *gym.registry]
+        hint = did_you_mean(name, known) or f"; ours are {', '.join(NATIVE)}, or any Gymnasium id"
         raise UsageError(f"unknown task {env_id!r}{hint}") from error
 
     def make() -> gym.Env[Any, Any]:

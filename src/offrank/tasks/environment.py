@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from offrank.arrays import FloatArray
 from offrank.errors import EpisodeError, UsageError
 from offrank.tasks.locomotion import TASKS, Fields
+from offrank.tasks.lqr import LQR
 from offrank.tasks.models import DIVERGED, quiet_mujoco
 
 
@@ -129,15 +130,51 @@ class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
         return observation
 
 
+class LQREnv(gym.Env[FloatArray, NDArray[Any]]):
+    """The regulator, as the numpy engine runs it: a state that explodes ends the episode at the worst cost."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own way)
+
+    def __init__(self) -> None:
+        self.task = LQR()
+        self.render_mode = None
+        n, p = self.task.B.shape
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (n,), dtype=np.float64)
+        self.action_space = gym.spaces.Box(-np.inf, np.inf, (p,), dtype=np.float64)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[FloatArray, dict[str, Any]]:
+        super().reset(seed=seed)
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        self._noise = self.task.disturbances(seed, self.task.horizon)
+        self._state, self._step = self.task.start(1), 0
+        return self._state[0], {}
+
+    def step(self, action: NDArray[Any]) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
+        u = np.asarray(action, dtype=np.float64).reshape(1, -1)
+        after, cost, exploded = self.task.step(self._state, u, self._noise[None, self._step])
+        self._state, self._step = after, self._step + 1
+        reward = -float(cost[0])
+        if exploded[0]:
+            reward -= (self.task.horizon - self._step) * self.task.worst
+            limit = self.task.limit
+            self._state = np.clip(np.nan_to_num(after, nan=limit, posinf=limit, neginf=-limit), -limit, limit)
+        return self._state[0], reward, bool(exploded[0]), False, {}
+
+
 def register() -> None:
     """Make the tasks known to Gymnasium as `offrank/<name>`."""
-    for task in TASKS.values():
-        id = f"offrank/{task.name}"
-        if id not in gym.registry:
+    known: list[tuple[str, str, dict[str, Any], int]] = [
+        (task.name, "LocomotionEnv", {"task": task.name}, task.horizon) for task in TASKS.values()
+    ]
+    known.append((LQR.name, "LQREnv", {}, LQR.horizon))
+    for name, environment, arguments, horizon in known:
+        if (id := f"offrank/{name}") not in gym.registry:
             gym.register(
                 id=id,
-                entry_point="offrank.tasks.environment:LocomotionEnv",
-                kwargs={"task": task.name},
-                max_episode_steps=task.horizon,
+                entry_point=f"offrank.tasks.environment:{environment}",
+                kwargs=arguments,
+                max_episode_steps=horizon,
                 disable_env_checker=True,
             )

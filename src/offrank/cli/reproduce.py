@@ -1,0 +1,163 @@
+"""offrank reproduce"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from offrank.checkpoint import write_atomically
+from offrank.cli.options import Parser, count, natural, seeds
+from offrank.engines import ENGINES, native_name
+from offrank.errors import Interrupted, OffrankError, UsageError, did_you_mean
+from offrank.progress import clock, make_display
+from offrank.studies.catalogue import STUDIES, Study, Wishes
+from offrank.studies.outcomes import Row, read_rows, write_rows
+from offrank.studies.plan import Planned
+from offrank.studies.work import Tally, Workshop, carry_out, estimate, missing
+from offrank.tasks import NATIVE
+
+EPILOG = """\
+examples:
+  offrank reproduce table1 --dry-run                     what it would run, and for how long
+  offrank reproduce table1 --tasks Swimmer-v3,Hopper-v3 --seeds 0-7
+  offrank reproduce boxplots --tasks Swimmer-v3          of the same runs: nothing is run twice
+  offrank reproduce seeds --engine warp                  100 seeds side by side on a GPU
+  offrank reproduce lqr
+  offrank reproduce table1 --from results/table1.json    table and figures again, from the outcomes alone
+
+Interrupt it, start it again with more seeds, or start it in several processes on one folder: only what is missing is
+run, and nothing twice. See docs/reproduction.md for the files.
+"""
+
+
+def add_parser(verbs: Any) -> None:
+    parser: Parser = verbs.add_parser(
+        "reproduce",
+        help="the paper's tables and figures",
+        description="Run a study of the paper, and make its table and figures.\n\n"
+        + "\n".join(f"  {study.name:12} {study.help}" for study in STUDIES.values()),
+        epilog=EPILOG,
+    )
+    parser.add_argument("study", metavar="STUDY", help=f"one of {', '.join(STUDIES)}")
+    what = parser.add_argument_group("what")
+    what.add_argument("--tasks", metavar="A,B", help="default: the study's own")
+    what.add_argument("--algos", metavar="A,B", help="ars is both baselines; op-ars/smallest-change names a ranker")
+    what.add_argument("--seeds", type=seeds, metavar="0-7", help="default: as many as the paper")
+    what.add_argument("--budget", type=count, help="steps a run (default: about twice the paper's ARS median)")
+    how = parser.add_argument_group("how")
+    how.add_argument("--engine", choices=ENGINES, help="default: each task's own")
+    how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: all CPUs)")
+    how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one a CPU)")
+    how.add_argument("--side-by-side", type=count, metavar="K", help="runs at a time (default: what suits the engine)")
+    how.add_argument("--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="default runs/reproduce")
+    how.add_argument(
+        "--from", dest="source", type=Path, nargs="+", metavar="PATH", help="run nothing: outcomes or folders of runs"
+    )
+    how.add_argument("--dry-run", action="store_true", help="list the runs and the most time they can take")
+    how.add_argument("--json", action="store_true", help="print data rather than Markdown")
+    how.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(run=reproduce)
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    if args.study not in STUDIES:
+        raise UsageError(
+            f"unknown study {args.study!r}: one of {', '.join(STUDIES)}{did_you_mean(args.study, STUDIES)}"
+        )
+    study = STUDIES[args.study]
+    wishes = Wishes(
+        tasks=args.tasks and tuple(_task(word) for word in args.tasks.split(",")),
+        algos=args.algos and tuple(args.algos.split(",")),
+        seeds=None if args.seeds is None else tuple(args.seeds),
+        budget=args.budget,
+    )
+    if args.source:
+        if args.dry_run:
+            raise UsageError("--from runs nothing: there is nothing to rehearse with --dry-run")
+        return _present(study, _chosen(study, wishes, read_rows(args.source)), args, [])
+    plan = study.plan(wishes)
+    shop = Workshop(
+        args.out / study.pool, args.engine, args.threads, args.workers, args.side_by_side or study.side_by_side
+    )
+    if args.dry_run:
+        return _rehearse(plan, shop, args)
+    display = make_display((), sys.stderr, enabled=not args.quiet)
+    failure: OffrankError | None = None
+    tally = Tally()
+    try:
+        tally = carry_out(plan, shop, display)
+    except Interrupted as error:
+        print(f"offrank: {error}; saved, the same command goes on from here", file=sys.stderr)
+        return 128 + error.signum
+    except UsageError:
+        raise
+    except OffrankError as error:  # what the others came to is still worth a table
+        failure = error
+    finally:
+        display.close()
+    lacking = missing(plan, shop.pool)
+    rows = [study.gather(shop.pool / run.name) for run in plan if run not in lacking]
+    if study.beside is not None and rows:
+        rows += study.beside(sorted({run.seed for run in plan}), max(run.steps for run in plan))
+    for run in tally.elsewhere:
+        print(f"offrank: {run.name} is in the hands of another process", file=sys.stderr)
+    status = _present(study, rows, args, lacking)
+    if failure is not None:
+        raise failure
+    return status
+
+
+def _task(word: str) -> str:
+    name = native_name(word)
+    if name is None:
+        raise UsageError(f"unknown task {word!r}: one of {', '.join(NATIVE)}{did_you_mean(word, NATIVE)}")
+    return name
+
+
+def _chosen(study: Study, wishes: Wishes, rows: list[Row]) -> list[Row]:
+    """The rows that were asked for."""
+    algos = None if wishes.algos is None else {word.partition("/")[0] for word in wishes.algos}
+    return [
+        row
+        for row in rows
+        if (wishes.tasks is None or row["task"] in wishes.tasks)
+        and (wishes.seeds is None or row["seed"] in wishes.seeds)
+        and (algos is None or row["algo"] in algos)
+    ]
+
+
+def _present(study: Study, rows: list[Row], args: argparse.Namespace, lacking: list[Planned]) -> int:
+    """Write outcomes, summary, Markdown and figures, and print the table."""
+    if not rows:
+        print(f"offrank: none of the {len(lacking)} runs is finished yet", file=sys.stderr)
+        return 0
+    stem = args.out / study.name
+    write_rows(stem.with_name(f"{stem.name}.json"), rows)
+    text = study.present(rows, stem)
+    if lacking:
+        text += f"\n\nUnfinished: {len(lacking)} of {len(lacking) + len(rows)} runs: "
+        text += ", ".join(run.name for run in lacking[:20]) + (", ..." if len(lacking) > 20 else "")
+    write_atomically(stem.with_name(f"{stem.name}.md"), (text + "\n").encode())
+    print(json.dumps(rows, indent=1) if args.json else text)
+    print(f"{stem}.* written", file=sys.stderr)
+    return 0
+
+
+def _rehearse(plan: list[Planned], shop: Workshop, args: argparse.Namespace) -> int:
+    rows = estimate(plan, shop)
+    total, left = sum(seconds for *_, seconds in rows), sum(not finished for *_, finished, _ in rows)
+    if args.json:
+        entries = [
+            {"run": run.name, "steps": run.steps, "done": done, "finished": finished, "seconds_at_most": round(s, 1)}
+            for run, done, finished, s in rows
+        ]
+        print(json.dumps({"runs": entries, "seconds_at_most": round(total, 1)}, indent=1))
+        return 0
+    for run, done, finished, seconds in rows:
+        state = "finished" if finished else f"{done:,} of {run.steps:,} steps, at most {clock(seconds)}"
+        print(f"{run.name:48} {state}")
+    print(f"{left} of {len(rows)} runs to do, at most {clock(total)} on this machine; a threshold ends a run sooner")
+    return 0

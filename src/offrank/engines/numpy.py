@@ -1,0 +1,98 @@
+"""Episodes of LQR, all that are waiting at once: a step of a thousand episodes costs little more than a step of one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from offrank.arithmetic import act
+from offrank.arrays import BoolArray, FloatArray, IntArray
+from offrank.engines.base import Engine, EnvInfo
+from offrank.rollouts import Episode, Request, Trajectory
+from offrank.tasks.lqr import LQR
+
+TOGETHER = 2048  # episodes simulated at once: bounds the memory, not the outcome
+
+
+class NumpyEngine(Engine):
+    """Runs episodes of LQR in this process."""
+
+    name = "numpy"
+
+    def __init__(self, task: LQR):
+        super().__init__()
+        self.task = task
+        n, p = task.B.shape
+        self.info = EnvInfo(n, p, task.horizon, exact=task.exact)
+        self._waiting: list[tuple[int, int]] = []
+
+    def close(self) -> None:
+        self._abandon()
+
+    def _abandon(self) -> None:
+        self._waiting.clear()
+
+    def _enqueue(self, ticket: int, request: Request) -> None:
+        self._waiting += [(ticket, index) for index in range(len(request))]
+
+    def _work(self, timeout: float | None) -> None:
+        """Runs what is waiting, TOGETHER episodes at a time: a fraction of a second, whatever the timeout."""
+        while self._waiting and not self._done:
+            horizon = self._open[self._waiting[0][0]][0].horizon
+            same = [key for key in self._waiting if self._open[key[0]][0].horizon == horizon][:TOGETHER]
+            taken = set(same)
+            self._waiting = [key for key in self._waiting if key not in taken]
+            self._play(same, horizon)
+
+    def _play(self, keys: list[tuple[int, int]], horizon: int) -> None:
+        requests = [self._open[ticket][0] for ticket, _ in keys]
+        weights = np.stack([request.weights(index) for request, (_, index) in zip(requests, keys, strict=True)])
+        mean = np.stack([request.whitening.mean for request in requests])
+        scale = np.stack([request.whitening.scale for request in requests])
+        noise = np.stack(
+            [
+                self.task.disturbances(int(request.seeds[index]), horizon)
+                for request, (_, index) in zip(requests, keys, strict=True)
+            ]
+        )
+        seen, rewards, lengths, exploded = simulate(self.task, weights, mean, scale, noise)
+        for i, ((ticket, index), request) in enumerate(zip(keys, requests, strict=True)):
+            length = int(lengths[i])
+            trajectory = Trajectory(seen[i, :length], rewards[i, :length], bool(exploded[i]), seen[i, length])
+            self._finish(ticket, index, Episode.of(trajectory, request.keep))
+
+
+def simulate(
+    task: LQR, weights: FloatArray, mean: FloatArray, scale: FloatArray, noise: FloatArray
+) -> tuple[FloatArray, FloatArray, IntArray, BoolArray]:
+    """E whole episodes.
+
+    Args:
+        weights, mean, scale, noise: (E, p, n), (E, n), (E, n) and (E, T, n).
+
+    Returns:
+        States (E, T + 1, n), rewards (E, T), lengths (E,) and which exploded; their last state is held at the limit.
+    """
+    episodes, horizon, n = noise.shape
+    seen, rewards = np.zeros((episodes, horizon + 1, n)), np.zeros((episodes, horizon))
+    lengths = np.full(episodes, horizon)
+    alive = np.ones(episodes, dtype=bool)
+    x = task.start(episodes)
+    for t in range(horizon):
+        seen[:, t] = x
+        with np.errstate(over="ignore", invalid="ignore"):
+            u = act(weights, (x - mean) * scale)
+        x, cost, exploded = task.step(x, u, noise[:, t])
+        rewards[:, t] = -cost
+        ending = alive & exploded
+        if ending.any():
+            rewards[ending, t] -= (
+                horizon - 1 - t
+            ) * task.worst  # what the rest of the episode would have cost at worst
+            lengths[ending] = t + 1
+            alive &= ~exploded
+            held = np.nan_to_num(x[ending], nan=task.limit, posinf=task.limit, neginf=-task.limit)
+            seen[ending, t + 1] = np.clip(held, -task.limit, task.limit)
+        if not alive.all():
+            x[~alive] = 0.0
+    seen[alive, horizon] = x[alive]
+    return seen, rewards, lengths, ~alive

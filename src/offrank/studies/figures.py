@@ -1,0 +1,177 @@
+"""The paper's figures from rows of outcomes. Colours stay apart for colour-blind readers; dashes, markers and hatches
+say the same in black and white."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrank.arrays import FloatArray
+from offrank.errors import OffrankError
+from offrank.plotting import COLOURS, DASHES, short
+from offrank.studies.outcomes import Group, Row, groups
+from offrank.studies.paper import about
+from offrank.studies.statistics import censored_median
+
+HATCHES = ("", "///", "...", "xx", "\\\\\\", "ooo")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+BANDS = ((5, 95, 0.15), (25, 75, 0.3))  # percentiles and how dark
+
+
+def save_figure(figure: Any, stem: Path) -> list[Path]:
+    """Write a figure as PNG and SVG; the same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "svg")]
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        with rc_context({"svg.hashsalt": stem.name}):
+            figure.savefig(paths[0], dpi=130)
+            figure.savefig(paths[1], metadata={"Date": None})
+    except OSError as error:
+        raise OffrankError(f"cannot write {stem}.png and .svg: {error.strerror or error}") from error
+    return paths
+
+
+def style(number: int) -> dict[str, Any]:
+    """Line style of the number-th variant of a panel."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "ls": DASHES[number % len(DASHES)],
+        "marker": MARKERS[number % len(MARKERS)],
+    }
+
+
+def panels(names: Sequence[str], draw: Callable[[Any, str], None], width: float = 5.2, height: float = 4.2) -> Any:
+    """A figure with a panel a name, at most three in a row."""
+    from matplotlib.figure import Figure
+
+    columns = min(len(names), 3)
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    for number, name in enumerate(names):
+        draw(figure.add_subplot(rows, columns, number + 1), name)
+    return figure
+
+
+def box_plots(rows: Iterable[Row]) -> Any:
+    """Steps to the threshold: a box of the seeds that reached it, as in the paper, and every seed that did not."""
+    found = groups(rows)
+
+    def draw(axes: Any, task: str) -> None:
+        members = [g for g in found if g.task == task]
+        reached = [[r for r in g.reached if r is not None] for g in members]
+        names = [f"{g.variant.label}\n{len(r)} of {len(g.rows)}" for g, r in zip(members, reached, strict=True)]
+        drawn = axes.boxplot(reached, tick_labels=names, patch_artist=True, widths=0.55, medianprops={"color": "black"})
+        for number, (group, box) in enumerate(zip(members, drawn["boxes"], strict=True)):
+            box.set(facecolor=COLOURS[number % len(COLOURS)], alpha=0.6, hatch=HATCHES[number % len(HATCHES)])
+            at = number + 1
+            jitter = np.linspace(-0.15, 0.15, len(group.rows))
+            for offset, r, s in zip(jitter, group.reached, group.spent, strict=True):
+                look = {"color": "black", "ms": 4} if r is not None else {"color": "black", "ms": 6, "mfc": "white"}
+                axes.plot(at + offset, s if r is None else r, "o" if r is not None else "^", **look)
+            paper = about(task, "interactions").get(group.variant.label)
+            if paper is not None:
+                axes.plot(at, paper["steps"] * 1000, "*", color="white", mec="black", ms=13, zorder=5)
+        axes.set_title(task)
+        axes.set_ylabel("environment steps to the threshold")
+        axes.yaxis.set_major_formatter(lambda value, _: short(value))
+        axes.set_ylim(bottom=0)
+        axes.tick_params(axis="x", labelsize=7)
+        axes.grid(alpha=0.25, axis="y")
+        for marker, fill, label in (
+            ("o", "black", "reached"), ("^", "white", "not reached: steps run"), ("*", "white", "the paper's median")
+        ):  # fmt: skip
+            axes.plot([], [], marker, color="black", mfc=fill, label=label)
+        axes.legend(fontsize=7, framealpha=0.6)
+
+    return panels(_tasks(found), draw)
+
+
+def seed_curves(rows: Iterable[Row]) -> Any:
+    """Every seed's evaluations, a panel a task and strategy: a dot where the threshold is first reached, a star at the
+    censored median of the dots."""
+    found = groups(rows)
+    names = list(dict.fromkeys(f"{g.task}, {_family(g)}" for g in found))
+
+    def draw(axes: Any, name: str) -> None:
+        members = [g for g in found if f"{g.task}, {_family(g)}" == name]
+        threshold = members[0].rows[0]["threshold"]
+        for number, group in enumerate(members):
+            look = style(number)
+            for row in group.rows:
+                evaluations = np.array(row["evaluations"]).reshape(-1, 4)
+                axes.plot(evaluations[:, 1], evaluations[:, 2], color=look["color"], ls=look["ls"], lw=0.8, alpha=0.6)
+                if row["steps_to_threshold"] is not None:
+                    axes.plot(row["steps_to_threshold"], threshold, look["marker"], color=look["color"], ms=5)
+            middle = censored_median(group.reached, group.spent)
+            count = sum(r is not None for r in group.reached)
+            label = f"{group.variant.label}, {count} of {len(group.rows)}"
+            axes.plot([], [], **look, label=label)
+            if middle is not None:
+                axes.plot(middle, threshold, "*", color=look["color"], mec="black", ms=15, zorder=5)
+        _threshold_line(axes, threshold)
+        axes.plot([], [], "*", color="white", mec="black", ms=12, label="censored median")
+        _finish(axes, name, "environment steps of training")
+
+    return panels(names, draw)
+
+
+def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
+    """Median and percentile bands of the mean return over all runs of a task, against episodes; with `combinations`,
+    also the median of each setting."""
+    found = groups(rows)
+
+    def draw(axes: Any, task: str) -> None:
+        members = [g for g in found if g.task == task]
+        every = [row for g in members for row in g.rows]
+        episodes, returns = curves_over_episodes(every)
+        for low, high, alpha in BANDS:
+            band = np.percentile(returns, [low, high], axis=0)
+            axes.fill_between(episodes, *band, color=COLOURS[0], alpha=alpha, lw=0, label=f"{low}-{high} percentile")
+        axes.plot(episodes, np.median(returns, axis=0), color=COLOURS[0], lw=2.4, label=f"median of {len(every)} runs")
+        for number, group in enumerate(members if combinations else ()):
+            x, y = curves_over_episodes(group.rows)
+            h = group.rows[0]["hyperparameters"]
+            look = {"color": COLOURS[1:][number % 6], "ls": DASHES[number % len(DASHES)], "lw": 0.9}
+            axes.plot(x, np.median(y, axis=0), **look, label=f"n_b {h['n_behaviour']}, h {h['bandwidth']:g}")
+        _threshold_line(axes, every[0]["threshold"])
+        _finish(axes, f"{task}, op-ars", "training episodes")
+
+    return panels(_tasks(found), draw)
+
+
+def curves_over_episodes(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
+    """Mean returns (runs, points) on a common grid of training episodes (points,), as far as every run goes."""
+    curves = []
+    for row in rows:
+        evaluations = np.array(row["evaluations"]).reshape(-1, 4)
+        curves.append((evaluations[:, 0] * row["episodes"] / row["iterations"], evaluations[:, 2]))
+    end = min(x[-1] for x, _ in curves)
+    grid = max((x[x <= end] for x, _ in curves), key=len)
+    return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
+
+
+def _tasks(found: Sequence[Group]) -> list[str]:
+    return list(dict.fromkeys(g.task for g in found))
+
+
+def _family(group: Group) -> str:
+    return group.variant.algo.removeprefix("op-").upper()
+
+
+def _threshold_line(axes: Any, threshold: float | None) -> None:
+    if threshold is not None:
+        axes.axhline(threshold, color="black", lw=1, ls=(0, (4, 3)), label=f"threshold {threshold:g}")
+
+
+def _finish(axes: Any, title: str, x: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(x)
+    axes.set_ylabel("mean return of an episode")
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+    axes.grid(alpha=0.25)
+    axes.legend(loc="best", fontsize=7, framealpha=0.6)

@@ -1,0 +1,122 @@
+"""What runs came to, a small row a run: all that the tables and figures are made from.
+
+A row is the run's result with its scheduled evaluations, and needs no run folder any more. A file of rows is JSON, one
+row a line, so that a change of one run is a change of one line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offrank.checkpoint import read_json, write_atomically
+from offrank.config import task_default
+from offrank.errors import FileFormatError, UsageError
+from offrank.plotting import Curve, run_folders
+from offrank.runfolder import RESULT
+from offrank.studies.plan import Variant
+
+Row = dict[str, Any]
+NEEDED = {"task", "algo", "ranker", "seed", "steps", "engine", "hyperparameters"}
+
+
+def gather(folder: Path) -> Row:
+    """The row of a finished run. The threshold is the task's own, whether or not the run was to stop at it."""
+    curve, result = Curve.read(folder), read_json(folder / RESULT)
+    config = curve.config
+    threshold = config.threshold if config.threshold is not None else task_default(config.task, "threshold")
+    crossing = curve.crossing(threshold)
+    keys = ("iteration", "steps", "return_mean", "return_std")
+    scheduled = [r for r in curve.evaluations() if not r.get("final")]
+    wall, training = _seconds(curve, crossing)
+    return result | {
+        "threshold": threshold,
+        "reached": crossing is not None,
+        "steps_to_threshold": None if crossing is None else crossing["steps"],
+        "seconds_to_threshold": wall,
+        "training_seconds_to_threshold": training,
+        "evaluations": [[round(r[k], 2) for k in keys] for r in scheduled],
+    }
+
+
+def _seconds(curve: Curve, crossing: dict[str, Any] | None) -> tuple[float | None, float | None]:
+    """Wall-clock seconds up to the crossing, and those of them that went into training rather than evaluations."""
+    if crossing is None:
+        return None, None
+    evaluating, before = 0.0, 0.0
+    for record in curve.records:
+        evaluating += record["wall_s"] - before if record["kind"] == "evaluation" else 0.0
+        before = record["wall_s"]
+        if record is crossing:
+            break
+    return round(crossing["wall_s"], 1), round(crossing["wall_s"] - evaluating, 1)
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    write_atomically(path, f"[\n{lines}\n]\n".encode())
+
+
+def read_rows(paths: Iterable[Path]) -> list[Row]:
+    """Rows of files that `write_rows` wrote, and of the finished runs in folders."""
+    rows: list[Row] = []
+    for path in paths:
+        if path.is_dir():
+            rows += [gather(folder) for folder in run_folders([path]) if (folder / RESULT).is_file()]
+            continue
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise FileFormatError(f"{path} is damaged: it is not JSON") from error
+        if not isinstance(found, list) or not all(isinstance(row, dict) and set(row) >= NEEDED for row in found):
+            raise FileFormatError(f"{path} does not hold the outcomes of runs, one a line, as reproduce writes them")
+        rows += found
+    return rows
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one variant of a task on one engine, by seed."""
+
+    task: str
+    variant: Variant
+    engine: str
+    rows: tuple[Row, ...]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [row["seed"] for row in self.rows]
+
+    @property
+    def reached(self) -> list[int | None]:
+        return [row["steps_to_threshold"] for row in self.rows]
+
+    @property
+    def spent(self) -> list[int]:
+        """What is known of a run that did not get there: the steps it took."""
+        return [row["steps"] for row in self.rows]
+
+    @property
+    def budget(self) -> int:
+        return max(int(row.get("budget") or row["steps"]) for row in self.rows)
+
+    @property
+    def size(self) -> str:
+        """The paper's N/b: directions sampled and used."""
+        h = self.rows[0]["hyperparameters"]
+        sampled = h["n_top"] if self.rows[0]["ranker"] == "random" else h["n_directions"]
+        return f"{sampled}/{h['n_top']}"
+
+
+def groups(rows: Iterable[Row]) -> list[Group]:
+    """Rows that may be taken together, in the order of their first appearance; within a group by seed."""
+    found: dict[tuple[str, Variant, str], list[Row]] = {}
+    for row in rows:
+        variant = Variant.of(row["task"], row["algo"], row["ranker"], row["hyperparameters"])
+        found.setdefault((row["task"], variant, row["engine"]), []).append(row)
+    return [Group(*key, tuple(sorted(members, key=lambda r: int(r["seed"])))) for key, members in found.items()]

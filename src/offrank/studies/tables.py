@@ -1,0 +1,171 @@
+"""The paper's Table 1 and its times, ours beside the paper's, as JSON-able summaries and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from offrank.studies.outcomes import Group, Row, groups
+from offrank.studies.paper import about
+from offrank.studies.plan import baselines
+from offrank.studies.statistics import (
+    censored_median,
+    median_interval,
+    median_of_successes,
+    paired,
+    probability_of_winning,
+    success_interval,
+    win_table,
+)
+
+Summary = dict[str, Any]
+
+
+def summarise(rows: Iterable[Row]) -> list[Summary]:
+    """One entry a variant of a task: its medians, its success rate, the paper's numbers, and both baselines."""
+    rows = [row for row in rows if row.get("threshold") is not None]
+    found = groups(rows)
+    return [_summary(group, found) for group in found]
+
+
+def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
+    reached, spent = group.reached, group.spent
+    successes = sum(r is not None for r in reached)
+    out: Summary = {
+        "task": group.task,
+        "algo": group.variant.algo,
+        "variant": group.variant.label,
+        "engine": group.engine,
+        "size": group.size,
+        "threshold": group.rows[0]["threshold"],
+        "budget": group.budget,
+        "seeds": group.seeds,
+        "steps_to_threshold": reached,
+        "runs": len(reached),
+        "reached": successes,
+        "success_rate": asdict(success_interval(successes, len(reached))),
+        "median": censored_median(reached, spent),
+        "median_interval": asdict(median_interval(reached, spent)),
+        "median_of_successes": median_of_successes(reached),
+        "paper": about(group.task, "interactions").get(group.variant.label),
+        "against": {},
+    }
+    for baseline in baselines(group.variant.algo):
+        other = next(
+            (g for g in everyone if (g.task, g.variant, g.engine) == (group.task, baseline, group.engine)), None
+        )
+        if other is not None and other is not group:
+            out["against"][baseline.label] = _comparison(group, other)
+    return out
+
+
+def _comparison(group: Group, other: Group) -> Summary:
+    chance, interval = probability_of_winning(win_table(group.reached, group.spent, other.reached, other.spent))
+    ours, theirs = (censored_median(g.reached, g.spent) for g in (group, other))
+    by_seed = ({seed: (r, s) for seed, r, s in zip(g.seeds, g.reached, g.spent, strict=True)} for g in (group, other))
+    return {
+        "share_of_steps": None if ours is None or theirs is None else ours / theirs,
+        "probability_of_winning": chance,
+        "interval": asdict(interval),
+        "paired": asdict(paired(*by_seed)),
+    }
+
+
+def interactions_markdown(summaries: Sequence[Summary]) -> str:
+    """Thousands of steps to the threshold, ours and the paper's."""
+    lines = [
+        "| task | algorithm | N/b | reached | censored median (95%) | median of successes | paper | of N/b | of b of b "
+        "| beats N/b | beats b of b |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    engines = {s["engine"] for s in summaries}
+    for s in summaries:
+        low, high = s["success_rate"]["low"], s["success_rate"]["high"]
+        paper = s["paper"]
+        cells = [
+            s["task"],
+            s["variant"] + (f" ({s['engine']})" if len(engines) > 1 else ""),
+            s["size"],
+            f"{s['reached']} of {s['runs']} ({low:.0%}-{high:.0%})",
+            f"{thousands(s['median'], s['budget'])} ({_span(s['median_interval'], s['budget'])})",
+            thousands(s["median_of_successes"]),
+            "-" if paper is None else f"{paper['steps']:,}, {paper['reached']} of {paper['seeds']}",
+            *_against(s),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _against(s: Summary) -> list[str]:
+    names = [baseline.label for baseline in baselines(s["algo"])]
+    against = [s["against"].get(name) for name in names]
+    shares = ["-" if a is None or a["share_of_steps"] is None else f"{a['share_of_steps']:.0%}" for a in against]
+    chances = []
+    for a in against:
+        if a is None:
+            chances.append("-")
+            continue
+        interval, pairs = a["interval"], a["paired"]
+        chances.append(
+            f"{a['probability_of_winning']:.2f} ({interval['low']:.2f}-{interval['high']:.2f}), "
+            f"{pairs['wins']}:{pairs['losses']} by seed"
+        )
+    return [*shares, *chances]
+
+
+def thousands(steps: float | None, budget: int | None = None) -> str:
+    if steps is None:
+        return "-" if budget is None else f"> {budget / 1000:,.0f}"
+    return f"{steps / 1000:,.0f}"
+
+
+def _span(interval: dict[str, float | None], budget: int) -> str:
+    return f"{thousands(interval['low'], budget)} to {thousands(interval['high'], budget)}"
+
+
+def seconds_markdown(found: Sequence[Group]) -> str:
+    """Median seconds to the threshold on this machine, censored like the steps, beside the paper's times."""
+    lines = [
+        "Seconds to the threshold, one run at a time on the machine that ran them; the paper's on its own (64 cores; "
+        "CEM-RL on a GPU).",
+        "",
+        "| task | algorithm | with evaluations | training alone | reached | paper |",
+        "|---|---|---|---|---|---|",
+    ]
+    for group in found:
+        reached = [row["seconds_to_threshold"] for row in group.rows]
+        training = [row["training_seconds_to_threshold"] for row in group.rows]
+        spent = [row["wall_s"] for row in group.rows]
+        count = sum(r is not None for r in reached)
+        paper = about(group.task, "seconds").get(group.variant.label, "-")
+        cells = [_seconds(censored_median(times, spent), max(spent)) for times in (reached, training)]
+        lines.append(
+            f"| {group.task} | {group.variant.label} | {cells[0]} | {cells[1]} | {count} of {len(reached)} | {paper} |"
+        )
+    for task in dict.fromkeys(group.task for group in found):
+        if "cem-rl" in about(task, "seconds"):
+            lines.append(f"| {task} | CEM-RL (the paper's) | - | - | - | {about(task, 'seconds')['cem-rl']} |")
+    return "\n".join(lines)
+
+
+def _seconds(value: float | None, most: float) -> str:
+    return f"> {most:,.0f}" if value is None else f"{value:,.0f}"
+
+
+def sensitivity_markdown(rows: Iterable[Row]) -> str:
+    """Censored median of the thousands of steps to the threshold for every n_b and h, a table a task."""
+    found = groups(rows)
+    parts = []
+    for task in dict.fromkeys(group.task for group in found):
+        cells = {}
+        for group in (g for g in found if g.task == task):
+            h = group.rows[0]["hyperparameters"]
+            middle = thousands(censored_median(group.reached, group.spent), group.budget)
+            count = sum(r is not None for r in group.reached)
+            cells[h["n_behaviour"], h["bandwidth"]] = f"{middle} ({count} of {len(group.rows)})"
+        across, down = (sorted({key[axis] for key in cells}) for axis in (1, 0))
+        lines = [f"| {task} | " + " | ".join(f"h {h:g}" for h in across) + " |", "|---" * (len(across) + 1) + "|"]
+        lines += [f"| n_b {n} | " + " | ".join(cells.get((n, h), "-") for h in across) + " |" for n in down]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
