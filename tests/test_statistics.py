@@ -1,9 +1,28 @@
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rliable.metrics import probability_of_improvement
+from scipy import stats
 
 from offrank.errors import UsageError
-from offrank.studies.statistics import censored_median, median_of_successes
+from offrank.studies.statistics import (
+    censored_median,
+    median_interval,
+    median_of_successes,
+    paired,
+    probability_of_winning,
+    success_interval,
+    win,
+    win_table,
+)
+
+BUDGET = 10
+runs = st.lists(st.one_of(st.none(), st.integers(1, BUDGET)), min_size=1, max_size=8)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +55,93 @@ def test_the_papers_reading_forgets_the_failures() -> None:
 def test_outcomes_and_budgets_must_match() -> None:
     with pytest.raises(UsageError, match="2 outcomes and 1 budgets"):
         censored_median([1, 2], [3])
+
+
+@settings(deadline=None)
+@given(runs)
+def test_with_one_budget_the_censored_median_is_a_lower_median(reached: list[int | None]) -> None:
+    times = sorted(BUDGET + 1 if r is None else r for r in reached)
+    lower = times[(len(times) - 1) // 2]
+    assert censored_median(reached, [BUDGET] * len(reached)) == (None if lower > BUDGET else lower)
+
+
+def exact_bootstrap(reached: list[int | None], level: float) -> tuple[float, float]:
+    """Percentiles of the censored median over all n^n resamples."""
+    n = len(reached)
+    every = [censored_median([reached[i] for i in pick], [BUDGET] * n) for pick in product(range(n), repeat=n)]
+    values = np.array([np.inf if m is None else m for m in every])
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
+    return float(low), float(high)
+
+
+@pytest.mark.parametrize("reached", [[1, 4, 9, None], [2, None, None], [3, 3, 8, 5]])
+def test_the_interval_of_a_median_is_that_of_all_resamples(reached: list[int | None]) -> None:
+    found = median_interval(reached, [BUDGET] * len(reached), level=0.8)
+    low, high = exact_bootstrap(reached, level=0.8)
+    assert (found.low or np.inf, found.high or np.inf) == (low, high)
+
+
+@settings(max_examples=20, deadline=None)
+@given(runs)
+def test_the_interval_contains_the_median_and_does_not_change_when_asked_again(reached: list[int | None]) -> None:
+    spent = [BUDGET] * len(reached)
+    found = median_interval(reached, spent)
+    middle = censored_median(reached, spent) or np.inf
+    assert (found.low or np.inf) <= middle <= (found.high or np.inf)
+    assert found == median_interval(reached, spent)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 100), st.data())
+def test_success_intervals_are_wilsons(n: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(0, n))
+    z = stats.norm.ppf(0.975)
+    middle = (k + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * np.sqrt(k * (n - k) / n + z * z / 4)
+    found = success_interval(k, n)
+    assert found.low == pytest.approx(max(middle - half, 0), abs=1e-12)
+    assert found.high == pytest.approx(min(middle + half, 1), abs=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(runs, runs)
+def test_winning_is_mann_whitney_and_rliables_where_every_budget_is_the_same(a, b) -> None:
+    table = win_table(a, [BUDGET] * len(a), b, [BUDGET] * len(b))
+    steps = [[BUDGET + 1 if r is None else r for r in runs] for runs in (a, b)]
+    chance, interval = probability_of_winning(table)
+    fewer = stats.mannwhitneyu(steps[1], steps[0], method="asymptotic").statistic / table.size
+    assert chance == pytest.approx(fewer)
+    scores = (-np.array(values, dtype=float)[:, None] for values in steps)
+    assert chance == pytest.approx(probability_of_improvement(*scores))
+    assert interval.low is not None and interval.high is not None
+    assert interval.low <= chance + 1e-12 and chance - 1e-12 <= interval.high
+
+
+@given(runs, runs)
+def test_what_one_wins_the_other_loses(a, b) -> None:
+    spent = [BUDGET] * len(a), [BUDGET] * len(b)
+    assert np.array_equal(win_table(a, spent[0], b, spent[1]), 1 - win_table(b, spent[1], a, spent[0]).T)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ((3, 3), (5, 5), 1.0),
+        ((5, 5), (5, 5), 0.5),
+        ((3, 3), (None, 10), 1.0),
+        ((7, 7), (None, 5), 0.5),  # the other was given up before: nobody knows
+        ((None, 10), (None, 4), 0.5),
+        ((None, 10), (6, 6), 0.0),
+    ],
+)
+def test_an_order_that_nobody_saw_is_a_tie(a, b, expected: float) -> None:
+    assert win(a, b) == expected and win(b, a) == 1 - expected
+
+
+def test_pairs_are_compared_on_the_seeds_both_have() -> None:
+    a = {0: (3, 3), 1: (4, 4), 2: (None, 9), 3: (2, 2), 8: (1, 1)}
+    b = {0: (5, 5), 1: (None, 9), 2: (None, 9), 3: (6, 6), 9: (1, 1)}
+    found = paired(a, b)
+    assert (found.wins, found.losses, found.ties) == (3, 0, 1)
+    assert found.p == pytest.approx(2 * 0.5**3)
+    assert paired({0: (None, 9)}, {0: (None, 9)}).p == 1.0

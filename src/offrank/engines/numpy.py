@@ -54,27 +54,27 @@ class NumpyEngine(Engine):
                 for request, (_, index) in zip(requests, keys, strict=True)
             ]
         )
-        seen, rewards, lengths, exploded = simulate(self.task, weights, mean, scale, noise)
+        seen, last, rewards, lengths, exploded = simulate(self.task, weights, mean, scale, noise)
         for i, ((ticket, index), request) in enumerate(zip(keys, requests, strict=True)):
             length = int(lengths[i])
-            trajectory = Trajectory(seen[i, :length], rewards[i, :length], bool(exploded[i]), seen[i, length])
+            trajectory = Trajectory(seen[i, :length], rewards[i, :length], bool(exploded[i]), last[i])
             self._finish(ticket, index, Episode.of(trajectory, request.keep))
 
 
 def simulate(
     task: LQR, weights: FloatArray, mean: FloatArray, scale: FloatArray, noise: FloatArray
-) -> tuple[FloatArray, FloatArray, IntArray, BoolArray]:
+) -> tuple[FloatArray, FloatArray, FloatArray, IntArray, BoolArray]:
     """E whole episodes.
 
     Args:
         weights, mean, scale, noise: (E, p, n), (E, n), (E, n) and (E, T, n).
 
     Returns:
-        States (E, T + 1, n), rewards (E, T), lengths (E,) and which exploded; their last state is held at the limit.
+        States (E, T, n), where they led at last (E, n), rewards (E, T), lengths (E,) and which exploded.
     """
     episodes, horizon, n = noise.shape
-    seen, rewards = np.zeros((episodes, horizon + 1, n)), np.zeros((episodes, horizon))
-    lengths = np.full(episodes, horizon)
+    seen, rewards = np.zeros((episodes, horizon, n)), np.zeros((episodes, horizon))
+    lengths, last = np.full(episodes, horizon), np.zeros((episodes, n))
     alive = np.ones(episodes, dtype=bool)
     x = task.start(episodes)
     for t in range(horizon):
@@ -85,14 +85,10 @@ def simulate(
         rewards[:, t] = -cost
         ending = alive & exploded
         if ending.any():
-            rewards[ending, t] -= (
-                horizon - 1 - t
-            ) * task.worst  # what the rest of the episode would have cost at worst
-            lengths[ending] = t + 1
+            rewards[ending, t] -= task.rest(horizon - 1 - t)
+            lengths[ending], last[ending] = t + 1, task.hold(x[ending])
             alive &= ~exploded
-            held = np.nan_to_num(x[ending], nan=task.limit, posinf=task.limit, neginf=-task.limit)
-            seen[ending, t + 1] = np.clip(held, -task.limit, task.limit)
         if not alive.all():
             x[~alive] = 0.0
-    seen[alive, horizon] = x[alive]
-    return seen, rewards, lengths, ~alive
+    last[alive] = x[alive]
+    return seen, last, rewards, lengths, ~alive

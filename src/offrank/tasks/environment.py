@@ -157,9 +157,8 @@ class LQREnv(gym.Env[FloatArray, NDArray[Any]]):
         self._state, self._step = after, self._step + 1
         reward = -float(cost[0])
         if exploded[0]:
-            reward -= (self.task.horizon - self._step) * self.task.worst
-            limit = self.task.limit
-            self._state = np.clip(np.nan_to_num(after, nan=limit, posinf=limit, neginf=-limit), -limit, limit)
+            reward -= self.task.rest(self.task.horizon - self._step)
+            self._state = self.task.hold(after)
         return self._state[0], reward, bool(exploded[0]), False, {}
 
 

@@ -37,8 +37,16 @@ class LQR:
 
     @property
     def worst(self) -> float:
-        """The most a step can cost: that of a state at the limit. Charged for every step an exploded episode lacks."""
+        """The most a step can cost: that of a state at the limit."""
         return float(self.limit**2 * self.Q.trace())
+
+    def rest(self, steps: int) -> float:
+        """What an exploded episode is charged for the steps it lacks."""
+        return steps * self.worst
+
+    def hold(self, x: FloatArray) -> FloatArray:
+        """Exploded states, brought back to the limit."""
+        return np.clip(np.nan_to_num(x, nan=self.limit), -self.limit, self.limit)
 
     def disturbances(self, seed: int, horizon: int) -> FloatArray:
         """Process noise (T, n) of the episode with this seed; the first steps do not depend on the horizon."""
