@@ -39,11 +39,11 @@ def test_no_other_controller_costs_less() -> None:
 def test_the_exact_cost_is_lyapunovs_and_that_of_a_long_episode() -> None:
     S = solve_discrete_lyapunov(TASK.A + TASK.B @ STABLE, np.eye(3))
     assert TASK.cost(STABLE) == pytest.approx(np.trace((TASK.Q + STABLE.T @ TASK.R @ STABLE) @ S))
-    offset, x, costs = np.array([0.3, -0.1, 0.2]), TASK.start(1), []
-    for w in TASK.disturbances(0, 40_000):
-        x, cost, _ = TASK.step(x, x @ STABLE.T + offset, w[None])
-        costs.append(cost[0])
-    assert TASK.cost(STABLE, offset) == pytest.approx(np.mean(costs), rel=0.03)
+    offset, x, costs = np.array([0.3, -0.1, 0.2]), TASK.start(100), []
+    for w in TASK.disturbances(0, 100 * 500).reshape(500, 100, 3):
+        x, cost, _ = TASK.step(x, x @ STABLE.T + offset, w)
+        costs.append(cost.mean())
+    assert TASK.cost(STABLE, offset) == pytest.approx(np.mean(costs[50:]), rel=0.03)
 
 
 def test_a_policy_on_normalised_states_is_judged_by_what_it_does() -> None:

@@ -81,7 +81,7 @@ def test_the_interval_of_a_median_is_that_of_all_resamples(reached: list[int | N
     assert (found.low or np.inf, found.high or np.inf) == (low, high)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(runs)
 def test_the_interval_contains_the_median_and_does_not_change_when_asked_again(reached: list[int | None]) -> None:
     spent = [BUDGET] * len(reached)

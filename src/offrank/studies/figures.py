@@ -105,8 +105,8 @@ def seed_curves(rows: Iterable[Row]) -> Any:
             for row in group.rows:
                 evaluations = np.array(row["evaluations"]).reshape(-1, 4)
                 axes.plot(evaluations[:, 1], evaluations[:, 2], color=look["color"], ls=look["ls"], lw=0.8, alpha=0.6)
-                if row["steps_to_threshold"] is not None:
-                    axes.plot(row["steps_to_threshold"], threshold, look["marker"], color=look["color"], ms=5)
+                crossing = evaluations[evaluations[:, 1] == row["steps_to_threshold"]]
+                axes.plot(crossing[:1, 1], crossing[:1, 2], look["marker"], color=look["color"], mec="black", ms=6)
             middle = censored_median(group.reached, group.spent)
             count = sum(r is not None for r in group.reached)
             label = f"{group.variant.label}, {count} of {len(group.rows)}"

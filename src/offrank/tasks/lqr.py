@@ -97,12 +97,18 @@ class LQR:
 
 
 def _product(matrix: FloatArray, vectors: FloatArray) -> FloatArray:
-    """matrix @ v for each of the vectors (E, n); summed by itself, so that the bits do not depend on E."""
-    products: FloatArray = (matrix * vectors[:, None, :]).sum(axis=2)
-    return products
+    """matrix @ v for each of the vectors (E, n); summed in one order, so that the bits do not depend on E."""
+    return _sum([vectors[:, j, None] * matrix[:, j] for j in range(len(matrix))])
 
 
 def _form(matrix: FloatArray, vectors: FloatArray) -> FloatArray:
     """v' matrix v for each of the vectors (E, n)."""
-    forms: FloatArray = (vectors * _product(matrix, vectors)).sum(axis=1)
-    return forms
+    return _sum(list((vectors * _product(matrix, vectors)).T))
+
+
+def _sum(terms: list[FloatArray]) -> FloatArray:
+    """Faster than NumPy's sum over an axis as short as these."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total

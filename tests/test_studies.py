@@ -1,0 +1,309 @@
+"""Studies: plans of runs that resume, grow and are shared; outcomes, tables and figures made from them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offrank.checkpoint import read_json
+from offrank.cli import main
+from offrank.config import resolve
+from offrank.errors import FileFormatError, UsageError
+from offrank.lock import lock_folder
+from offrank.progress import NoDisplay
+from offrank.studies.catalogue import STUDIES, Wishes
+from offrank.studies.outcomes import gather, groups, read_rows, write_rows
+from offrank.studies.paper import about
+from offrank.studies.plan import Planned, Variant, plan_runs
+from offrank.studies.tables import interactions_markdown, seconds_markdown, sensitivity_markdown, summarise
+from offrank.studies.work import Workshop, carry_out, estimate, evaluation_share, missing
+from offrank.tasks import TASKS
+
+THRESHOLD = -1e5  # of LQR, which has none: every controller that is not far off reaches it
+
+
+def small_plan(seeds: range = range(2), steps: int = 12_000, threshold: float | None = None) -> list[Planned]:
+    variants = {"LQR": [Variant("ars"), Variant("ars", "random"), Variant("op-ars")]}
+    return plan_runs(["LQR"], variants, seeds, {"LQR": steps}, {"LQR": threshold}, eval_every=1)
+
+
+def work(pool: Path, plan: list[Planned]) -> list[str]:
+    return sorted(run.name for run in carry_out(plan, Workshop(pool), NoDisplay()).done)
+
+
+def results(pool: Path) -> dict[str, Any]:
+    return {folder.name: read_json(folder / "result.json")["policy_sha256"] for folder in pool.iterdir()}
+
+
+def row(seed: int, steps: int | None, algo: str = "ars", ranker: str | None = None, **other: Any) -> dict[str, Any]:
+    """The outcome of a run on Swimmer-v3 as `gather` would give it."""
+    recipe = resolve("Swimmer-v3", algo, ranker)
+    evaluations = [[10 * k, 40_000 * k, 30.0 * k, 1.0] for k in range(1, 12)]
+    return {
+        "task": "Swimmer-v3",
+        "algo": algo,
+        "ranker": recipe.ranker.name,
+        "seed": seed,
+        "engine": "mujoco",
+        "hyperparameters": recipe.hyperparameters | other,
+        "threshold": 325,
+        "steps_to_threshold": steps,
+        "reached": steps is not None,
+        "steps": steps or 440_000,
+        "budget": 440_000,
+        "episodes": 440,
+        "iterations": 110,
+        "wall_s": 20.0,
+        "seconds_to_threshold": steps and 9.0,
+        "training_seconds_to_threshold": steps and 5.0,
+        "evaluations": evaluations,
+    }
+
+
+# --- plans
+
+
+def test_table1_runs_what_the_paper_has_with_both_baselines_and_eight_seeds() -> None:
+    plan = STUDIES["table1"].plan(Wishes())
+    for task in TASKS:
+        labels = {run.variant.label for run in plan if run.task == task}
+        assert labels == set(about(task, "interactions"))
+        assert {run.seed for run in plan if run.task == task} == set(range(8))
+    assert len({run.name for run in plan}) == len(plan)
+
+
+def test_budgets_leave_room_for_every_median_of_the_paper() -> None:
+    for task in TASKS:
+        slowest = max(entry["steps"] for entry in about(task, "interactions").values())
+        assert about(task, "budget") >= 1.5 * 1000 * slowest
+
+
+def test_the_presets_of_the_plan_are_those_of_the_paper() -> None:
+    sizes = {(run.task, run.variant.label): run for run in STUDIES["table1"].plan(Wishes(seeds=(0,)))}
+    h = resolve("HalfCheetah-v3", sizes["HalfCheetah-v3", "op-ars"].variant.algo).hyperparameters
+    assert (h["n_directions"], h["n_top"], h["n_behaviour"], h["bandwidth"]) == (32, 4, 2, 1.0)
+
+
+def test_box_plots_and_curves_share_the_runs_of_the_table() -> None:
+    names = [[run.name for run in STUDIES[name].plan(Wishes())] for name in ("table1", "boxplots", "curves")]
+    assert names[0] == names[1] == names[2]
+
+
+def test_the_grid_names_only_what_differs_from_the_preset() -> None:
+    plan = STUDIES["sensitivity"].plan(Wishes(tasks=("HalfCheetah-v3",), seeds=(0,)))
+    labels = [run.variant.label for run in plan]
+    assert len(set(labels)) == 8 and "op-ars" in labels and "op-ars-h0.25-n_b1" in labels
+    assert all(run.threshold is None for run in plan)
+
+
+def test_algos_may_name_a_ranker() -> None:
+    plan = STUDIES["table1"].plan(Wishes(("Hopper-v3",), ("op-ars/smallest-change", "op-ars/kernel", "tres"), (0,)))
+    assert [run.variant.label for run in plan] == ["op-ars-smallest-change", "op-ars", "tres", "tres-random"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tabel1"], "did you mean 'table1'?"),
+        (["table1", "--tasks", "Swimer-v3"], "did you mean 'Swimmer-v3'"),
+        (["table1", "--algos", "op-arse"], "did you mean 'op-ars'"),
+        (["table1", "--algos", "ars/kernal"], "did you mean 'kernel'?"),
+        (["table1", "--tasks", "LQR"], "has no threshold"),
+        (["table1", "--from", "nowhere.json"], "cannot read nowhere.json"),
+        (["table1", "--from", "x.json", "--dry-run"], "--from runs nothing"),
+        (["lqr", "--engine", "mujoco"], "the mujoco engine runs"),
+    ],
+)
+def test_a_usage_error_is_one_line(words, said, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+# --- carrying them out
+
+
+def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
+    first = small_plan(range(1))
+    assert work(tmp_path, first) == sorted(run.name for run in first)
+    assert work(tmp_path, first) == []
+    more = small_plan(range(2))
+    assert work(tmp_path, more) == sorted(run.name for run in more if run.seed == 1)
+    assert missing(more, tmp_path) == []
+
+
+def test_a_raised_budget_goes_on_to_the_bits_of_an_uninterrupted_run(tmp_path: Path) -> None:
+    work(tmp_path / "grown", small_plan(range(1), steps=6_000))
+    longer = small_plan(range(1), steps=30_000)
+    assert work(tmp_path / "grown", longer) == sorted(run.name for run in longer)
+    work(tmp_path / "whole", longer)
+    assert results(tmp_path / "grown") == results(tmp_path / "whole")
+
+
+def test_a_run_that_reached_the_threshold_is_done_whatever_the_budget(tmp_path: Path) -> None:
+    plan = small_plan(range(1), steps=200_000, threshold=THRESHOLD)
+    work(tmp_path, plan)
+    assert work(tmp_path, small_plan(range(1), steps=400_000, threshold=THRESHOLD)) == []
+    rows = [gather(tmp_path / run.name) for run in plan]
+    assert all(r["reached"] and r["steps_to_threshold"] == r["steps"] < 200_000 for r in rows)
+    assert all(r["training_seconds_to_threshold"] <= r["seconds_to_threshold"] for r in rows)
+
+
+def test_two_processes_share_a_study_without_doing_a_run_twice(tmp_path: Path) -> None:
+    code = (
+        "import json, sys; sys.path.insert(0, sys.argv[2]); from pathlib import Path;"
+        "from test_studies import small_plan, work; print(json.dumps(work(Path(sys.argv[1]), small_plan(range(4)))))"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    done = [json.loads(process.communicate()[0]) for process in both]
+    assert sorted(done[0] + done[1]) == sorted(run.name for run in small_plan(range(4)))
+    assert missing(small_plan(range(4)), tmp_path) == []
+
+
+def test_a_run_in_other_hands_is_left_to_them(tmp_path: Path) -> None:
+    plan = small_plan(range(1))
+    taken = tmp_path / plan[0].name
+    taken.mkdir()
+    code = "import sys; from test_lock import HOLD; exec(HOLD)"
+    words = [sys.executable, "-c", code, str(taken)]
+    environment = {**__import__("os").environ}
+    environment["PYTHONPATH"] = f"{Path(__file__).parent}:{environment.get('PYTHONPATH', '')}"
+    holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        tally = carry_out(plan, Workshop(tmp_path), NoDisplay())
+        assert tally.elsewhere == plan[:1] and len(tally.done) == len(plan) - 1
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert work(tmp_path, plan) == [plan[0].name]
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    work(tmp_path, small_plan(range(1), steps=6_000))
+    path = tmp_path / "LQR-ars-0" / "config.json"
+    config = read_json(path)
+    config["hyperparameters"]["step_size"] = 0.5
+    path.write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="holds a run with step_size"):
+        work(tmp_path, small_plan(range(1), steps=9_000))
+    lock_folder(tmp_path / "LQR-ars-0").release(force=True)  # nothing stays locked
+
+
+def test_the_estimate_is_the_steps_left_at_the_measured_pace(tmp_path: Path) -> None:
+    work(tmp_path, small_plan(range(1), steps=6_000))
+    rows = estimate(small_plan(range(2), steps=60_000), Workshop(tmp_path), calibrate=lambda engine: 1e-3)
+    for run, done, finished, seconds in rows:
+        assert not finished and (done > 0) == (run.seed == 0)
+        assert seconds == pytest.approx((60_000 - done) * (1 + evaluation_share(run)) * 1e-3)
+    assert estimate(small_plan(range(1), steps=6_000), Workshop(tmp_path))[0][2:] == (True, 0.0)
+
+
+def test_evaluation_costs_what_its_episodes_cost() -> None:
+    share = {run.variant.label: evaluation_share(run) for run in STUDIES["table1"].plan(Wishes(("Swimmer-v3",)))}
+    assert share["ars"] == 100 / 40 and share["ars-random"] == 100 / 20 and share["op-ars"] == 100 / 40
+
+
+# --- outcomes, tables and figures
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    rows = [row(0, 240_000), row(1, None)]
+    write_rows(tmp_path / "rows.json", rows)
+    assert read_rows([tmp_path / "rows.json"]) == rows
+    assert len((tmp_path / "rows.json").read_text().splitlines()) == len(rows) + 2
+    (tmp_path / "other.json").write_text("[1]")
+    with pytest.raises(FileFormatError, match="does not hold the outcomes of runs"):
+        read_rows([tmp_path / "other.json"])
+
+
+def test_runs_that_differ_are_not_taken_together() -> None:
+    rows = [row(1, 3), row(0, 2), row(0, 4, ranker="random"), row(2, 5, step_size=0.5), row(3, 1) | {"engine": "warp"}]
+    found = groups(rows)
+    assert [(g.variant.label, g.engine, g.seeds) for g in found] == [
+        ("ars", "mujoco", [0, 1]),
+        ("ars-random", "mujoco", [0]),
+        ("ars-step_size0.5", "mujoco", [2]),
+        ("ars", "warp", [3]),
+    ]
+    assert [g.size for g in found] == ["2/1", "1/1", "2/1", "2/1"]
+
+
+def test_the_table_shows_both_baselines_and_the_paper() -> None:
+    rows = [row(seed, 200_000 + seed) for seed in range(4)]
+    rows += [row(seed, None if seed else 400_000, ranker="random") for seed in range(4)]
+    rows += [row(seed, 100_000 + seed, "op-ars") for seed in range(4)]
+    summaries = {s["variant"]: s for s in summarise(rows)}
+    ours = summaries["op-ars"]
+    assert set(ours["against"]) == {"ars", "ars-random"}
+    assert ours["against"]["ars"]["share_of_steps"] == pytest.approx(100_001 / 200_001)
+    assert ours["against"]["ars-random"]["share_of_steps"] is None  # beyond its budget: no number to divide by
+    assert ours["against"]["ars-random"]["probability_of_winning"] == 1.0
+    assert ours["against"]["ars"]["paired"] == {"wins": 4, "losses": 0, "ties": 0, "p": 0.125}
+    assert summaries["ars-random"]["median"] is None and summaries["ars-random"]["median_of_successes"] == 400_000
+    lines = interactions_markdown(list(summaries.values())).splitlines()
+    assert "| > 440 (400 to > 440) | 400 | 580, 5 of 8 |" in lines[3]
+    assert "| 100 (100 to 100) | 100 | 440, 5 of 8 | 50% | - | 1.00 (1.00-1.00), 4:0 by seed |" in lines[4]
+
+
+def test_times_are_censored_like_steps_and_the_papers_are_quoted() -> None:
+    text = seconds_markdown(groups([row(0, 100), row(1, None), row(2, None)]))
+    assert "| Swimmer-v3 | ars | > 20 | > 20 | 1 of 3 | 40 |" in text
+    hopper = [r | {"task": "Hopper-v3"} for r in [row(0, 100)]]
+    assert "CEM-RL (the paper's) | - | - | - | 5703 |" in seconds_markdown(groups(hopper))
+
+
+def test_the_grid_is_a_table_of_n_b_and_h() -> None:
+    rows = [row(0, 100_000, "op-ars"), row(0, None, "op-ars", bandwidth=0.5), row(0, 200_000, "op-ars", n_behaviour=1)]
+    assert sensitivity_markdown(rows).splitlines() == [
+        "| Swimmer-v3 | h 0.1 | h 0.5 |",
+        "|---|---|---|",
+        "| n_b 1 | 200 (1 of 1) | - |",
+        "| n_b 2 | 100 (1 of 1) | > 440 (0 of 1) |",
+    ]
+
+
+@pytest.mark.parametrize("name", ["table1", "boxplots", "curves", "seeds", "sensitivity", "walltime"])
+def test_tables_and_figures_are_rebuilt_from_the_outcomes_alone_to_the_same_bytes(name: str, tmp_path: Path) -> None:
+    rows = [row(seed, 400_000 + seed if seed % 3 else None) for seed in range(4)]
+    rows += [row(seed, 300_000, "op-ars", bandwidth=h) for seed in range(3) for h in (0.1, 0.5)]
+    if name in ("seeds", "sensitivity"):
+        rows = [r for r in rows if r["algo"] == "op-ars"]
+    write_rows(tmp_path / "rows.json", rows)
+    for out in ("a", "b"):
+        words = ["reproduce", name, "--from", str(tmp_path / "rows.json"), "--out", str(tmp_path / out)]
+        assert main(words) == 0
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    drawn = [] if name in ("table1", "walltime") else [f"{name}.png", f"{name}.svg"]
+    assert files == sorted([f"{name}-summary.json", f"{name}.json", f"{name}.md", *drawn])
+    for file in files:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_the_committed_outcomes_can_be_read() -> None:
+    results = Path(__file__).parent.parent / "results"
+    assert len(summarise(read_rows([results / "core.json"]))) == 4
+
+
+def test_the_lqr_study_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["reproduce", "lqr", "--seeds", "0-1", "--budget", "12k", "--out", str(tmp_path), "--quiet"]
+    assert main([*words, "--dry-run"]) == 0
+    assert "6 of 6 runs to do" in capsys.readouterr().out
+    assert main(words) == 0
+    assert "| nominal | 2 |" in capsys.readouterr().out
+    rows = read_rows([tmp_path / "lqr.json"])
+    assert sorted({r["algo"] for r in rows}) == ["ars", "lspi", "nominal", "op-ars"] and len(rows) == 10
+    assert all(r["curve"][-1][1] <= r["steps"] for r in rows)
+    summary = read_json(tmp_path / "lqr-summary.json")
+    assert set(summary["methods"]) == {"nominal", "lspi", "ars", "ars-random", "op-ars"}
+    before = (tmp_path / "lqr.md").read_bytes()
+    again = ["reproduce", "lqr", "--from", str(tmp_path / "lqr.json"), "--out", str(tmp_path / "again")]
+    assert main(again) == 0 and (tmp_path / "again" / "lqr.md").read_bytes() == before
