@@ -17,6 +17,7 @@ from offrank.studies.statistics import (
     paired,
     probability_of_winning,
     success_interval,
+    survival,
     win,
     win_table,
 )
@@ -44,6 +45,13 @@ def test_a_run_that_gave_up_early_counts_for_as_long_as_it_ran() -> None:
     """Kaplan-Meier by hand: after the run censored at 2 leaves, 2 remain, and one of them ends at 5."""
     assert censored_median([None, 5, None], [2, 5, 10]) == 5
     assert median_of_successes([None, 5, None]) == 5
+
+
+def test_survival_is_kaplan_meiers() -> None:
+    """By hand: 4 of 5 are left after 1; of the 3 still watched at 5, 2 are left."""
+    steps, share = survival([1, None, 5, None, None], [1, 2, 5, 10, 10])
+    assert dict(zip(steps, share, strict=True)) == pytest.approx({1: 4 / 5, 2: 4 / 5, 5: 8 / 15, 10: 8 / 15})
+    assert censored_median([None, None], [3, 4]) is None
 
 
 def test_the_papers_reading_forgets_the_failures() -> None:

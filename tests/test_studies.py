@@ -23,6 +23,7 @@ from offrank.studies.plan import Planned, Variant, plan_runs
 from offrank.studies.tables import interactions_markdown, seconds_markdown, sensitivity_markdown, summarise
 from offrank.studies.work import Workshop, carry_out, estimate, evaluation_share, missing
 from offrank.tasks import TASKS
+from test_lock import another_process
 
 THRESHOLD = -1e5  # of LQR, which has none: every controller that is not far off reaches it
 
@@ -141,7 +142,7 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
 
 def test_a_raised_budget_goes_on_to_the_bits_of_an_uninterrupted_run(tmp_path: Path) -> None:
     work(tmp_path / "grown", small_plan(range(1), steps=6_000))
-    longer = small_plan(range(1), steps=30_000)
+    longer = small_plan(range(1), steps=20_000)
     assert work(tmp_path / "grown", longer) == sorted(run.name for run in longer)
     work(tmp_path / "whole", longer)
     assert results(tmp_path / "grown") == results(tmp_path / "whole")
@@ -172,18 +173,9 @@ def test_a_run_in_other_hands_is_left_to_them(tmp_path: Path) -> None:
     plan = small_plan(range(1))
     taken = tmp_path / plan[0].name
     taken.mkdir()
-    code = "import sys; from test_lock import HOLD; exec(HOLD)"
-    words = [sys.executable, "-c", code, str(taken)]
-    environment = {**__import__("os").environ}
-    environment["PYTHONPATH"] = f"{Path(__file__).parent}:{environment.get('PYTHONPATH', '')}"
-    holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with another_process(taken):
         tally = carry_out(plan, Workshop(tmp_path), NoDisplay())
         assert tally.elsewhere == plan[:1] and len(tally.done) == len(plan) - 1
-    finally:
-        holder.kill()
-        holder.communicate()
     assert work(tmp_path, plan) == [plan[0].name]
 
 
@@ -194,7 +186,7 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     config["hyperparameters"]["step_size"] = 0.5
     path.write_text(json.dumps(config))
     with pytest.raises(UsageError, match="holds a run with step_size"):
-        work(tmp_path, small_plan(range(1), steps=9_000))
+        work(tmp_path, small_plan(range(1), steps=60_000))
     lock_folder(tmp_path / "LQR-ars-0").release(force=True)  # nothing stays locked
 
 

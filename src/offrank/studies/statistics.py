@@ -29,18 +29,22 @@ class Interval:
     high: float | None
 
 
-def censored_median(reached: Reached, spent: Sequence[int]) -> float | None:
-    """The smallest number of steps at which the Kaplan-Meier curve of runs still short of the threshold is at or under
-    one half; None if it never is (more than the budget)."""
+def survival(reached: Reached, spent: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+    """The Kaplan-Meier curve of runs still short of the threshold: its steps, and the share from each of them on."""
     _check(reached, spent)
     stats = require("scipy.stats", "studies")
     uncensored = [r for r in reached if r is not None]
     right = [s for r, s in zip(reached, spent, strict=True) if r is None]
-    if not uncensored:
-        return None
     curve = stats.ecdf(stats.CensoredData(uncensored=uncensored, right=right)).sf
-    at_half = np.flatnonzero(curve.probabilities <= 0.5 + 1e-12)
-    return float(curve.quantiles[at_half[0]]) if len(at_half) else None
+    return np.asarray(curve.quantiles, dtype=np.float64), np.asarray(curve.probabilities, dtype=np.float64)
+
+
+def censored_median(reached: Reached, spent: Sequence[int]) -> float | None:
+    """The smallest number of steps at which the Kaplan-Meier curve of runs still short of the threshold is at or under
+    one half; None if it never is (more than the budget)."""
+    steps, share = survival(reached, spent)
+    at_half = np.flatnonzero(share <= 0.5 + 1e-12)
+    return float(steps[at_half[0]]) if len(at_half) else None
 
 
 def median_of_successes(reached: Reached) -> float | None:
