@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from offrank.arithmetic import one_blas_thread
 from offrank.arrays import FloatArray
 from offrank.checkpoint import read_json, write_atomically
 from offrank.plotting import Curve, short
@@ -50,7 +51,8 @@ def other_methods(seeds: Sequence[int], budget: int) -> list[Row]:
     points = np.unique(np.geomspace(20, budget, POINTS).astype(int)).tolist()
     for name, method in METHODS.items():
         for seed in seeds:
-            gains = method(task, seed, points)
+            with one_blas_thread():
+                gains = list(method(task, seed, points))
             curve = [
                 [None, steps, _suboptimality(None if gain is None else task.cost(gain))]
                 for steps, gain in zip(points, gains, strict=True)
