@@ -15,7 +15,7 @@ from offrank.metrics import read_metrics
 from offrank.runfolder import CONFIG, METRICS
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", "-.", ":")
+DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 3)))
 FORMATS = ("png", "svg", "pdf")
 
 

@@ -83,7 +83,7 @@ def _suboptimality(cost: float | None) -> float | None:
 def present(rows: list[Row], stem: Path) -> str:
     """Write the summary and the three panels of the paper's figure; return the table."""
     methods = _methods(rows)
-    budget = max(row["steps"] for row in rows)
+    budget = max(row.get("budget") or row["steps"] for row in rows)
     grid = np.unique(np.geomspace(100, budget, 80).astype(int))
     by_steps = {name: _at(members, 1, grid) for name, members in methods.items()}
     save_figure(_figure(methods, by_steps, grid), stem)
