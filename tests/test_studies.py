@@ -280,9 +280,16 @@ def test_tables_and_figures_are_rebuilt_from_the_outcomes_alone_to_the_same_byte
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
+def test_a_run_too_short_to_be_evaluated_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(tmp_path / "rows.json", [row(7, None, "op-ars") | {"evaluations": []}])
+    assert main(["reproduce", "seeds", "--from", str(tmp_path / "rows.json"), "--out", str(tmp_path)]) == 2
+    assert "Swimmer-v3 seed 7 ended before its first evaluation: raise --budget" in capsys.readouterr().err
+
+
 def test_the_committed_outcomes_can_be_read() -> None:
     results = Path(__file__).parent.parent / "results"
     assert len(summarise(read_rows([results / "core.json"]))) == 4
+    assert len(read_rows([results / "lqr.json"])) == 500
 
 
 def test_the_lqr_study_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from offrank.arrays import FloatArray
-from offrank.errors import OffrankError
+from offrank.errors import OffrankError, UsageError
 from offrank.plotting import COLOURS, DASHES, short
 from offrank.studies.outcomes import Group, Row, groups
 from offrank.studies.paper import about
@@ -145,9 +145,15 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
 
 
 def curves_over_episodes(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
-    """Mean returns (runs, points) on a common grid of training episodes (points,), as far as every run goes."""
+    """Mean returns (runs, points) on a common grid of training episodes (points,), as far as every run goes.
+
+    Raises:
+        UsageError: a run ended before its first scheduled evaluation.
+    """
     curves = []
     for row in rows:
+        if not row["evaluations"]:
+            raise UsageError(f"{row['task']} seed {row['seed']} ended before its first evaluation: raise --budget")
         evaluations = np.array(row["evaluations"]).reshape(-1, 4)
         curves.append((evaluations[:, 0] * row["episodes"] / row["iterations"], evaluations[:, 2]))
     end = min(x[-1] for x, _ in curves)
