@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers import pair_request
-from offrank.engines import make_engine
+from offrank.engines import Gpu, make_engine
 from offrank.engines.mujoco import MujocoEngine
 from offrank.errors import EngineError, EpisodeError, UsageError
 from offrank.tasks import TASKS
@@ -20,7 +20,7 @@ from offrank.engines.warp import WarpEngine
 
 @pytest.fixture(scope="module")
 def hopper() -> WarpEngine:
-    return WarpEngine(TASKS["Hopper-v3"], worlds=3, device="cpu")  # fewer worlds than episodes: they are reused
+    return WarpEngine(TASKS["Hopper-v3"], Gpu(worlds=3, device="cpu"))  # fewer worlds than episodes: they are reused
 
 
 @pytest.mark.timeout(600)
@@ -66,7 +66,7 @@ def test_without_a_gpu_it_says_what_to_do() -> None:
     with pytest.raises(EngineError, match="no NVIDIA GPU or no working driver: use --engine mujoco"):
         make_engine("Hopper-v3", "warp")
     with pytest.raises(EngineError, match="there is no device 'cuda:7': one of cpu"):
-        make_engine("Hopper-v3", "warp", device="cuda:7")
+        make_engine("Hopper-v3", "warp", gpu=Gpu(device="cuda:7"))
 
 
 def test_it_runs_our_tasks_only() -> None:
