@@ -25,7 +25,7 @@ examples:
 rollouts    closed-loop steps beside bare physics and the peers (gymnasium, gymnasium-sync, gymnasium-async, envpool)
 train       a whole ARS run beside sb3-contrib's
 iteration   where the time of an OP-ARS iteration goes; how cost grows with candidates, directions and iterations
-gpu         a control step of the warp engine beside its physics alone
+gpu         a control step of the warp engine, and what in it is not physics
 
 Peers that are not installed are skipped by name. Contestants alternate; medians, and the spread of the rounds.
 """
@@ -159,7 +159,7 @@ def _gpu(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         for worlds in args.worlds:
             _say(f"{task}, {worlds} worlds")
             rows.append(control_step(task, Gpu(worlds, args.device, args.deterministic), args.rounds))
-    head = ["task", "worlds", "ms a control step", "ms of it in physics", "share around physics", "steps a second"]
+    head = ["task", "worlds", "ms a control step", "ms of it around physics", "share around physics", "steps a second"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
         cells = [

@@ -1,6 +1,6 @@
 """The kernels around a control step of the GPU engine: four launches beside the physics.
 
-`look` before it; `observe`, `judge` and `turn` after it. A world's episode is a row of the table of episodes, -1 for
+`act` before it; `observe`, `judge` and `see` after it. A world's episode is a row of the table of episodes, -1 for
 none. Episodes wait in a queue of rows, and the finished ones go to a ring, from which the host reads them.
 """
 
@@ -13,43 +13,21 @@ FIELDS = 5  # of the simulation, at most, that an observation is made of
 
 
 @wp.kernel
-def look(
+def act(
     row: wp.array(dtype=int),
-    step: wp.array(dtype=int),
-    whitening: wp.array(dtype=int),
-    mean: wp.array2d(dtype=float),
-    scale: wp.array2d(dtype=float),
     weights: wp.array3d(dtype=float),
-    keep: wp.array(dtype=int),
-    observation: wp.array2d(dtype=float),
+    z: wp.array2d(dtype=float),
     # out
-    moment1: wp.array2d(dtype=wp.float64),
-    moment2: wp.array2d(dtype=wp.float64),
-    kept: wp.array3d(dtype=float),
     ctrl: wp.array2d(dtype=float),
 ):
-    """Thread (w, j < n) adds what world w sees to its episode's moments (Welford), and keeps it where asked; thread
-    (w, n + i) is its action i."""
-    w, j = wp.tid()
+    """Thread (w, i): action i of world w."""
+    w, i = wp.tid()
     r = row[w]
-    n = observation.shape[1]
-    if j >= n:
-        total = float(0.0)
-        if r >= 0:
-            q = whitening[r]
-            for k in range(n):
-                total += weights[r, j - n, k] * ((observation[w, k] - mean[q, k]) * scale[q, k])
-        ctrl[w, j - n] = total
-        return
-    if r < 0:
-        return
-    x = observation[w, j]
-    d = wp.float64(x) - moment1[w, j]
-    m = moment1[w, j] + d / wp.float64(step[w] + 1)
-    moment1[w, j] = m
-    moment2[w, j] = moment2[w, j] + d * (wp.float64(x) - m)
-    if keep[r] >= 0:
-        kept[keep[r], step[w], j] = x
+    total = float(0.0)
+    if r >= 0:
+        for k in range(z.shape[1]):
+            total += weights[r, i, k] * z[w, k]
+    ctrl[w, i] = total
 
 
 @wp.kernel
@@ -64,6 +42,7 @@ def observe(
     clip: wp.array(dtype=float),
     # out
     observation: wp.array2d(dtype=float),
+    diverged: wp.array(dtype=int),
 ):
     """Entry j of an observation is column[j] of field which[j], held within +-clip[j]."""
     w, j = wp.tid()
@@ -79,6 +58,8 @@ def observe(
         x = f3[w, column[j]]
     else:
         x = f4[w, column[j]]
+    if not (wp.abs(x) < HUGE):
+        diverged[w] = 1
     observation[w, j] = wp.clamp(x, -clip[j], clip[j])
 
 
@@ -114,6 +95,7 @@ def judge(
     qvel: wp.array2d(dtype=float),
     warmstart: wp.array2d(dtype=float),
     overflow: wp.array(dtype=int),
+    diverged: wp.array(dtype=int),
     # in and out
     head: wp.array(dtype=int),
     finished: wp.array(dtype=int),
@@ -169,12 +151,8 @@ def judge(
             else:
                 if not (bound_low[i] < value and value < bound_high[i]):
                     status = 1
-        for i in range(qpos.shape[1]):
-            if not (wp.abs(qpos[w, i]) < HUGE):
-                status = 2
-        for i in range(qvel.shape[1]):
-            if not (wp.abs(qvel[w, i]) < HUGE):
-                status = 2
+        if diverged[w] != 0 or not (wp.abs(x) < HUGE):
+            status = 2
         if overflow[w] != 0:
             status = 3
         if status < 0:
@@ -196,6 +174,7 @@ def judge(
     step[w] = 0
     total[w] = wp.float64(0.0)
     overflow[w] = 0
+    diverged[w] = 0
     for i in range(warmstart.shape[1]):
         warmstart[w, i] = 0.0
     if r >= 0:
@@ -213,11 +192,16 @@ def judge(
 
 
 @wp.kernel
-def turn(
+def see(
     ended: wp.array(dtype=int),
     fresh: wp.array(dtype=int),
     row: wp.array(dtype=int),
+    step: wp.array(dtype=int),
     start_observation: wp.array2d(dtype=float),
+    whitening: wp.array(dtype=int),
+    mean: wp.array2d(dtype=float),
+    scale: wp.array2d(dtype=float),
+    keep: wp.array(dtype=int),
     # in and out
     observation: wp.array2d(dtype=float),
     moment1: wp.array2d(dtype=wp.float64),
@@ -226,18 +210,36 @@ def turn(
     out_mean: wp.array2d(dtype=wp.float64),
     out_m2: wp.array2d(dtype=wp.float64),
     out_last: wp.array2d(dtype=float),
+    kept: wp.array3d(dtype=float),
+    z: wp.array2d(dtype=float),
 ):
-    """Moments and last observation of the episodes that ended; the first observation of those that begin."""
+    """Hand over the moments and the last observation of an episode that ended. Then normalise what the next action is
+    to be taken on, add it to its episode's moments (Welford), and keep it where asked."""
     w, j = wp.tid()
     if ended[w] > 0:
         place = ended[w] - 1
         out_mean[place, j] = moment1[w, j]
         out_m2[place, j] = moment2[w, j]
         out_last[place, j] = observation[w, j]
+    r = row[w]
+    if r < 0:
+        return
+    x = observation[w, j]
+    m1 = moment1[w, j]
+    m2 = moment2[w, j]
     if fresh[w] == 1:
-        observation[w, j] = start_observation[row[w], j]
-        moment1[w, j] = wp.float64(0.0)
-        moment2[w, j] = wp.float64(0.0)
+        x = start_observation[r, j]
+        observation[w, j] = x
+        m1 = wp.float64(0.0)
+        m2 = wp.float64(0.0)
+    d = wp.float64(x) - m1
+    m1 = m1 + d / wp.float64(step[w] + 1)
+    moment1[w, j] = m1
+    moment2[w, j] = m2 + d * (wp.float64(x) - m1)
+    q = whitening[r]
+    z[w, j] = (x - mean[q, j]) * scale[q, j]
+    if keep[r] >= 0:
+        kept[keep[r], step[w], j] = x
 
 
 @wp.kernel

@@ -11,7 +11,7 @@ import warp as wp
 from numpy.typing import NDArray
 
 from offrank.engines.mjwarp import aligned_mjwarp
-from offrank.engines.warp_kernels import FIELDS, judge, look, observe, scatter, scatter_ints, turn
+from offrank.engines.warp_kernels import FIELDS, act, judge, observe, scatter, scatter_ints, see
 from offrank.errors import EngineError
 from offrank.normalizer import Whitening
 from offrank.rollouts import Episode, Trajectory
@@ -70,9 +70,10 @@ class Worlds:
 
         self.a: dict[str, Any] = {
             # the worlds
-            **{name: ints(W) for name in ("step", "ended", "fresh")},
+            **{name: ints(W) for name in ("step", "ended", "fresh", "diverged")},
             "row": ints(W, -1),
             "observation": floats(W, n),
+            "z": floats(W, n),
             "position": floats(W),
             "total": doubles(W),
             "moment1": doubles(W, n),
@@ -238,24 +239,29 @@ class Worlds:
             self._launched = wp.record_event(self._launched)
 
     def _control_step(self) -> None:
-        a, d, W = self.a, self.data, self.count
-        n, p = self.task.obs_dim, self.task.act_dim
-
-        def of(*names: str) -> list[Any]:
-            return [a[name] for name in names]
-
-        episodes = of("row", "step", "whitening", "mean", "scale", "weights", "keep", "observation")
-        wp.launch(look, (W, n + p), episodes, outputs=[*of("moment1", "moment2", "kept"), d.ctrl])
+        self._act()
         for _ in range(self.task.frame_skip):
-            self.mjw.step(self.model, d)
-        wp.launch(observe, (W, self.seen), self.observation, outputs=[a["observation"]])
+            self.mjw.step(self.model, self.data)
+        self._look()
+
+    def _act(self) -> None:
+        wp.launch(act, (self.count, self.task.act_dim), self._of("row", "weights", "z"), outputs=[self.data.ctrl])
+
+    def _look(self) -> None:
+        """What came of a control step, and what the next is taken on."""
+        a, d, W, of = self.a, self.data, self.count, self._of
+        wp.launch(observe, (W, self.seen), self.observation, outputs=of("observation", "diverged"))
         table = [*of("horizon", "keep", "start_qpos", "start_qvel"), a["start_position"].flatten()]
-        simulation = [self.qpos0, d.ctrl, d.qpos, d.qvel, d.qacc_warmstart, d.overflow]
+        simulation = [self.qpos0, d.ctrl, d.qpos, d.qvel, d.qacc_warmstart, d.overflow, a["diverged"]]
         changed = of("head", "finished", "row", "step", "position", "total")
         out = of("ended", "fresh", "kept_rewards", "out_row", "out_status", "out_length", "out_total")
         wp.launch(judge, W, [*self.rewards, *table, *of("queue", "tail"), *simulation, *changed], outputs=out)
-        seen = of("ended", "fresh", "row", "start_observation", "observation", "moment1", "moment2")
-        wp.launch(turn, (W, n), seen, outputs=of("out_mean", "out_m2", "out_last"))
+        episodes = of("ended", "fresh", "row", "step", "start_observation", "whitening", "mean", "scale", "keep")
+        out = of("out_mean", "out_m2", "out_last", "kept", "z")
+        wp.launch(see, (W, self.task.obs_dim), [*episodes, *of("observation", "moment1", "moment2")], outputs=out)
+
+    def _of(self, *names: str) -> list[Any]:
+        return [self.a[name] for name in names]
 
     # --- episodes out
 
