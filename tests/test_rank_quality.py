@@ -24,7 +24,8 @@ from offrank.rankers import RANKERS, LargestChange, Random, Ranker, Ranking, Sma
 from offrank.rollouts import Trajectory
 from offrank.studies.agreement import Order, Resamples, split_halves, targets
 from offrank.studies.checkpoints import Checkpoint, train_to
-from offrank.studies.rank_quality import OFF_POLICY, Evidence, check_names, gather, judge, rankers_for, summary
+from offrank.studies.rank_quality import OFF_POLICY, Evidence, check_names, gather, rankers_for
+from offrank.studies.rank_verdict import judge, summary
 
 P, N_OBS = 2, 4
 SLOPE = np.random.default_rng(5).normal(size=(P, N_OBS))
@@ -98,6 +99,9 @@ def test_in_a_bowl_the_smallest_change_is_the_better_one_and_the_largest_its_mir
     for target in ("max", "mean"):
         assert rho(record, "smallest-change", target) > 0.9
         assert rho(record, "largest-change", target) == pytest.approx(-rho(record, "smallest-change", target))
+        ahead = record["rankers"]["smallest-change"][target]["ahead_of"]["largest-change"]["value"]
+        assert ahead == pytest.approx(2 * rho(record, "smallest-change", target), abs=1e-3)
+    assert record["alike"]["smallest-change"] == {"largest-change": pytest.approx(-1.0)}
 
 
 def test_without_noise_one_episode_ranks_as_well_as_many() -> None:

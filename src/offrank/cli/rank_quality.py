@@ -21,14 +21,15 @@ from offrank.checkpoint import write_json
 from offrank.cli.options import Parser, count, literal, natural, seeds, setting
 from offrank.config import ALGORITHMS, configure, resolve
 from offrank.engines import ENGINES, Engine, make_engine, native_name, resolve_engine
-from offrank.errors import Interrupted, UsageError
+from offrank.errors import Interrupted, UsageError, require
 from offrank.fleet import drive
 from offrank.progress import make_display
 from offrank.run import Run
 from offrank.runfolder import versions
 from offrank.studies.agreement import TARGETS
 from offrank.studies.checkpoints import Checkpoint, train_to
-from offrank.studies.rank_quality import OFF_POLICY, Evidence, check_names, gather, judge, rankers_for, summary
+from offrank.studies.rank_quality import OFF_POLICY, Evidence, check_names, gather, rankers_for
+from offrank.studies.rank_verdict import judge, summary
 
 ITERATIONS = [30, 100, 250]
 RECORD, FIGURE = "rank-quality.json", "rank-quality"
@@ -91,7 +92,8 @@ def rank_quality(args: argparse.Namespace) -> int:
         raise UsageError("--episodes 1: at least 2 are needed, to hold one against the others")
     if args.candidates < 3:
         raise UsageError(f"--candidates {args.candidates}: at least 3 are needed to have an order worth comparing")
-    check_names(args.rankers or ())  # before any environment is made: a typing error should not cost time
+    check_names(args.rankers or ())  # before any environment is made: a mistake should not cost time
+    require("scipy.stats", "studies")
     task = native_name(args.task) or args.task
     try:
         records = _given(args, task) if args.paths else _trained(args, task)

@@ -8,7 +8,7 @@ from typing import Any
 from offrank.errors import OffrankError
 from offrank.plotting import COLOURS
 from offrank.studies.agreement import TARGETS
-from offrank.studies.rank_quality import ONE_EPISODE
+from offrank.studies.rank_verdict import ONE_EPISODE
 
 MARKERS = "osv^DPX*"
 TITLES = {

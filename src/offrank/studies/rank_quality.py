@@ -26,14 +26,11 @@ from offrank.rankers import RANKERS, Ranker, Ranking
 from offrank.rankers.interleaved import Mixed
 from offrank.rankers.on_policy import OnPolicy
 from offrank.rollouts import Request, Rollouts
-from offrank.studies.agreement import TARGETS, Agreement, Order, Resamples, split_halves, targets
 from offrank.studies.checkpoints import Checkpoint
 
 KIND = "rank-quality"
 # those that rank without running the candidates; on-policy ranking is the ceiling, and a mixture is one or the other
 OFF_POLICY = tuple(name for name, ranker in RANKERS.items() if not issubclass(ranker, OnPolicy | Mixed))
-CONTROLS = ("random", "smallest-change", "largest-change", "signed-change")
-ONE_EPISODE = {"max": "one-episode max", "gap": "one-episode gap"}  # rankings by a single episode a sign
 
 
 @dataclass(frozen=True)
@@ -157,89 +154,3 @@ def _run_once(candidates: Candidates, own: int, episode: int, engine: Engine) ->
         )
     )
     return (rollouts.totals - how.reward_shift * rollouts.lengths).reshape(2, -1)
-
-
-def judge(evidence: Evidence, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
-    """What the evidence says of each ranker, as numbers for a file.
-
-    Returns:
-        rankers: by name, then by target: spearman and kendall with intervals, overlap of the top b, and `ahead_of`, the
-        difference in spearman to each control. The rankings by one episode a sign are among them: each is scored by
-        one episode and held against the others, averaged over the episodes.
-        noise: split halves and their ceiling, by target.
-    """
-    returns, b = evidence.returns, evidence.b
-    _, N, E = returns.shape
-    drawn = Resamples(N, resamples, seed)
-    truth = {name: Order(values, drawn) for name, values in targets(*returns.mean(axis=2)).items()}
-    found: dict[str, dict[str, Agreement]] = {}
-    for ranker, scores in evidence.scores.items():
-        order = Order(scores, drawn)
-        found[ranker] = {target: order.agreement(truth[target], b) for target in TARGETS}
-    single: dict[str, dict[str, list[Agreement]]] = {by: {target: [] for target in TARGETS} for by in ONE_EPISODE}
-    for episode in range(E):
-        others = targets(*np.delete(returns, episode, axis=2).mean(axis=2))
-        orders = {target: Order(values, drawn) for target, values in others.items()}
-        seen = targets(*returns[:, :, episode])
-        for by in ONE_EPISODE:
-            order = Order(seen[by], drawn)
-            for target in TARGETS:
-                single[by][target].append(order.agreement(orders[target], b))
-    for by, label in ONE_EPISODE.items():
-        found[label] = {target: Agreement.average(agreements) for target, agreements in single[by].items()}
-    return {
-        "candidates": N,
-        "episodes": E,
-        "top": b,
-        "overlap_by_chance": round(b / N, 4),
-        "return_mean": round(float(returns.mean()), 2),
-        "return_std_of_candidates": round(float(returns.mean(axis=2).std()), 2),
-        "return_std_of_episodes": round(float(returns.std(axis=2, ddof=1).mean()), 2),
-        "metrics": evidence.metrics,
-        "rankers": {
-            ranker: {
-                target: agreement.to_json()
-                | {
-                    "ahead_of": {
-                        control: (agreement.spearman - found[control][target].spearman).to_json()
-                        for control in CONTROLS
-                        if control in found and control != ranker
-                    }
-                }
-                for target, agreement in by_target.items()
-            }
-            for ranker, by_target in found.items()
-        },
-        "noise": split_halves(returns, seed=seed),
-    }
-
-
-def summary(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Over the seeds: mean, least and largest Spearman correlation of each ranker at each iteration of an algorithm."""
-    groups: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
-    for record in records:
-        key = (record["task"], record["algo"], record["ranker"], record["iteration"])
-        groups.setdefault(key, []).append(record)
-    out = []
-    for (task, algo, ranker, iteration), group in groups.items():
-        names = [name for name in group[0]["rankers"] if all(name in record["rankers"] for record in group)]
-        rows = {
-            name: {
-                target: _spread([record["rankers"][name][target]["spearman"]["value"] for record in group])
-                | {"overlap": _mean([record["rankers"][name][target]["overlap"] for record in group])}
-                for target in TARGETS
-            }
-            for name in names
-        }
-        noise = {target: _mean([record["noise"][target]["ceiling"] for record in group]) for target in TARGETS}
-        head = {"task": task, "algo": algo, "ranker": ranker, "iteration": iteration}
-        out.append(head | {"seeds": [record["seed"] for record in group], "rankers": rows, "noise_ceiling": noise})
-    return out
-
-
-def _mean(values: Sequence[float]) -> float:
-    return round(float(np.mean(values)), 4)
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"mean": _mean(values), "low": min(values), "high": max(values)}
