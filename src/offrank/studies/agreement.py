@@ -22,7 +22,7 @@ LEVEL = 0.95  # of every interval
 def targets(plus: FloatArray, minus: FloatArray) -> dict[str, FloatArray]:
     """What a ranking may be right about, (N,) each, from mean returns of the two signs (N,).
 
-    `max` is what on-policy ranking orders by, `gap` the part that carries the gradient, `mean` what the noise costs.
+    `max` is what on-policy ranking orders by, `gap` carries the gradient, `mean` is what being perturbed costs.
     """
     return {"max": np.maximum(plus, minus), "gap": np.abs(plus - minus), "mean": (plus + minus) / 2}
 

@@ -14,7 +14,7 @@ MARKERS = "osv^DPX*"
 TITLES = {
     "max": "with max(r⁺, r⁻), which on-policy ranking orders by",
     "gap": "with |r⁺ - r⁻|, which carries the gradient",
-    "mean": "with (r⁺ + r⁻) / 2, what the noise costs",
+    "mean": "with (r⁺ + r⁻) / 2, what being perturbed costs",
 }
 
 
@@ -86,8 +86,14 @@ def _panel(axes: Any, record: dict[str, Any], algo: str, ranker: str, target: st
                 label=name if at == 0 else None,
             )
     axes.set_xticks(range(len(groups)), [str(group["iteration"]) for group in groups])
-    axes.set_ylim(-1.02, 1.02)
+    axes.set_ylim(min(_least(record), -0.25) - 0.05, 1.02)
     axes.grid(axis="y", alpha=0.25)
+
+
+def _least(record: dict[str, Any]) -> float:
+    """The lowest end of an interval."""
+    rankers = (ranker for checkpoint in record["checkpoints"] for ranker in checkpoint["rankers"].values())
+    return min(float(ranker[target]["spearman"]["low"]) for ranker in rankers for target in TARGETS)
 
 
 def _found(record: dict[str, Any], group: dict[str, Any], name: str, target: str) -> list[dict[str, float]]:
