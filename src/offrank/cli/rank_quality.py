@@ -135,6 +135,7 @@ def _given(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
             raise UsageError(f"{path} holds a run of {config.task}, not of {task}")
         if (config.env_args, config.clip_actions) != (first.env_args, first.clip_actions):
             raise UsageError("these runs have different environments: judge them one by one")
+    checkpoints.sort(key=lambda at: (at.config.algo, at.config.ranker, at.config.seed, at.state.iteration))
     engine = _engine(args, task, args.engine or first.engine, first.env_args, first.clip_actions)
     try:
         return _judge(args, checkpoints, engine)
