@@ -37,11 +37,14 @@ def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
             some.clear()
             some.load(*episodes)
             some.advance(WARM_UP)  # out of the start state, and into contact
-        launch = _around(idle)
-        for part, steps in (("control step", lambda: worlds.advance(STEPS)), ("around physics", launch)):
+        contestants: dict[str, Callable[[], None]] = {
+            "control step": partial(worlds.advance, STEPS),
+            "around physics": _around(idle),
+        }
+        for part, take_steps in contestants.items():
             wp.synchronize_device(device)
             begin = time.perf_counter()
-            steps()
+            take_steps()
             wp.synchronize_device(device)
             if round:  # the first one warms up
                 times[part].append((time.perf_counter() - begin) / STEPS)
