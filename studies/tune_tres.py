@@ -25,7 +25,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from offrank.cli.options import count
 from offrank.config import configure, resolve, task_default
-from offrank.engines import Engine, make_engine
+from offrank.engines import Engine, Gpu, make_engine
 from offrank.errors import Interrupted, OffrankError
 from offrank.fleet import drive
 from offrank.run import Run
@@ -37,7 +37,7 @@ START = {"noise_std": 0.03, "step": 0.02, "epochs": 5, "clip": 0.5}  # where a s
 
 def suggest(trial: optuna.Trial) -> dict[str, Any]:
     """Hyperparameters of a trial. `step` is the ARS step size that K unclipped epochs amount to."""
-    noise_std = trial.suggest_float("noise_std", 0.005, 0.1, log=True)
+    noise_std = trial.suggest_float("noise_std", 0.005, 0.4, log=True)
     step = trial.suggest_float("step", 0.003, 0.15, log=True)
     epochs = trial.suggest_int("epochs", 1, 20, log=True)
     clip = trial.suggest_float("clip", 0.1, 2.0, log=True)
@@ -69,15 +69,11 @@ def try_out(task: str, engine: Engine, trials: list[dict[str, Any]], seeds: list
         )
     try:
         drive([run for group in runs for run in group], engine)
-        return [[score(run) for run in group] for group in runs]
     except Interrupted:
         raise
-    except OffrankError as error:
-        engine.cancel()
-        if len(trials) == 1:
-            print(f"broke: {error}")
-            return [[0.0] * len(seeds)]
-        return [try_out(task, engine, [given], seeds, steps)[0] for given in trials]
+    except OffrankError as error:  # some broke, the others went on to their end
+        print(f"broke: {error}")
+    return [[score(run) if run.stop_reason else 0.0 for run in group] for group in runs]
 
 
 def main() -> None:
@@ -87,7 +83,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=500_000, help="budget of a run")
     parser.add_argument("--seeds", type=int, default=2, help="tuning seeds a trial")
     parser.add_argument("--engine", default="auto", help="warp for a GPU")
-    parser.add_argument("--worlds", type=int, help="of the warp engine")
+    parser.add_argument("--worlds", type=int, default=Gpu.worlds, help="of the warp engine")
     parser.add_argument("--at-once", type=int, default=4, help="trials asked for together")
     parser.add_argument("--folder", type=Path, default=Path("results/tuning"), help="of the journals")
     parser.add_argument("--show", action="store_true", help="print the best trials and stop")
@@ -110,7 +106,7 @@ def main() -> None:
             study.set_user_attr("steps", args.steps)
             study.enqueue_trial(START)
         seeds = [FIRST_SEED + i for i in range(args.seeds)]
-        engine = make_engine(args.task, args.engine, worlds=args.worlds)
+        engine = make_engine(args.task, args.engine, gpu=Gpu(args.worlds))
         while (done := sum(t.state.is_finished() for t in study.trials)) < args.trials:
             batch = [study.ask() for _ in range(min(args.at_once, args.trials - done))]
             given = [suggest(trial) for trial in batch]

@@ -38,6 +38,9 @@ class FunctionEngine(Engine):
     def _abandon(self) -> None:
         self._queue.clear()
 
+    def _withdraw(self, ticket: int) -> None:
+        self._queue = [(other, request) for other, request in self._queue if other != ticket]
+
     def _enqueue(self, ticket: int, request: Request) -> None:
         self.requests.append(request)
         self._queue.append((ticket, request))

@@ -12,10 +12,20 @@ from offrank.arrays import FloatArray
 from offrank.candidates import Candidates, Episodes, Pairs
 from offrank.noise import Directions
 from offrank.normalizer import Whitening
-from offrank.rankers import RANKERS, Adaptive, Interleaved, Kernel, LargestChange, OnPolicy, Random, SmallestChange
+from offrank.rankers import (
+    RANKERS,
+    Adaptive,
+    Interleaved,
+    Kernel,
+    LargestChange,
+    OnPolicy,
+    Random,
+    SignedChange,
+    SmallestChange,
+)
 from offrank.rankers.base import Ranking, top
 from offrank.rankers.kernel import rewards_to_come
-from offrank.rollouts import Rollouts
+from offrank.rollouts import Rollouts, Trajectory
 from offrank.strategies import ARS
 
 N_OBS, N_ACT = 5, 3
@@ -84,6 +94,18 @@ def test_change_controls_order_by_mean_squared_action_change(
     z = np.concatenate([c.whitening(t.observations) for t in ranking.behaviour.trajectories])
     changes = [np.mean(np.sum((c.scale * z @ delta.T) ** 2, axis=1)) for delta in c.directions.take(np.arange(c.N))]
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(order * np.array(changes))[: c.b]))
+
+
+@pytest.mark.parametrize(("shape", "twin"), [((1.0, 2.0), SmallestChange), ((2.0, 1.0), LargestChange)])
+def test_signed_change_follows_the_sign_of_mean_q(shape: tuple[float, float], twin: type[SmallestChange]) -> None:
+    """Rewards that grow along an episode have a positive mean Q, those that shrink a negative one."""
+
+    def simulate(weights: FloatArray, whitening: Whitening, seed: int, horizon: int) -> Trajectory:
+        return Trajectory(np.random.default_rng(seed).normal(size=(2, N_OBS)), np.array(shape), False)
+
+    engine = FunctionEngine(simulate, N_OBS, N_ACT)
+    signed, plain = (finish(ranker.rank(candidates(), {}), engine) for ranker in (SignedChange(2), twin(2)))
+    assert np.array_equal(signed.scores, plain.scores)
 
 
 def test_equal_scores_go_to_the_lowest_index() -> None:

@@ -165,9 +165,11 @@ def test_a_run_dropped_at_any_request_resumes_to_the_same_bits(tmp_path: Path) -
         folder = tmp_path / str(cut)
         run = open_run(cfg, on.info, folder, checkpoint_seconds=0.0)
         run.start()
+        wanted = run.take()
         for _ in range(cut):
-            assert run.request is not None
-            run.receive(on.run(run.request))
+            request = wanted.pop(0)
+            run.receive(request, on.run(request))
+            wanted += run.take()
         resumed = go(cfg, folder, resume=True)
         assert resumed.policy.sha256 == whole.policy.sha256 and resumed.evaluations == whole.evaluations
         assert [r["iteration"] for r in without_time(folder) if r["kind"] == "iteration"] == [1, 2, 3, 4, 5]
@@ -178,8 +180,10 @@ def test_pausing_during_an_evaluation_does_not_lose_it(tmp_path: Path) -> None:
     on = engine()
     run = open_run(cfg, on.info, tmp_path / "run")
     run.start()
-    while run.request is not None and Role.EVALUATION not in run.request.roles:
-        run.receive(on.run(run.request))
+    wanted = run.take()
+    while Role.EVALUATION not in wanted[0].roles:
+        run.receive(wanted[0], on.run(wanted[0]))
+        wanted = run.take()
     run.pause()
     assert go(cfg, tmp_path / "run", resume=True).evaluations == go(cfg).evaluations
 

@@ -1,42 +1,136 @@
-"""The GPU engine, on Warp's CPU device: slow, but the same kernels."""
+"""The GPU engine. Small and on Warp's CPU device, which is slow but has the same kernels; `make test-gpu` (pytest
+--gpu) runs the same tests on a GPU, on all six tasks and in full."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import ks_2samp
 
 from helpers import pair_request
-from offrank.engines import make_engine
+from offrank.config import configure, resolve
+from offrank.engines import Gpu, make_engine
+from offrank.engines.base import Engine
 from offrank.engines.mujoco import MujocoEngine
 from offrank.errors import EngineError, EpisodeError, UsageError
+from offrank.fleet import drive
+from offrank.launch import open_run
+from offrank.noise import Directions, Role, episode_seeds
+from offrank.normalizer import Whitening
+from offrank.rollouts import Request, Rollouts
+from offrank.saved import Saved
 from offrank.tasks import TASKS
 
 pytest.importorskip("mujoco_warp", reason="pip install 'offrank[gpu]'")
 
-from offrank.engines.warp import WarpEngine
+from offrank.engines.warp import Demand, WarpEngine
+
+POLICIES = Path(__file__).parent / "policies"
+SMALL = (
+    "Hopper-v3",
+    "Ant-v3",
+)  # tasks on the CPU device: one that falls; one with stale body positions and steep capsules
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def hopper() -> WarpEngine:
-    return WarpEngine(TASKS["Hopper-v3"], worlds=3, device="cpu")  # fewer worlds than episodes: they are reused
+def device(request: pytest.FixtureRequest) -> str:
+    return "cuda:0" if request.config.getoption("--gpu") else "cpu"
 
 
-@pytest.mark.timeout(600)
-def test_short_episodes_agree_with_the_cpu_falls_included(hopper: WarpEngine) -> None:
-    request = pair_request(hopper.info, 4, horizon=40, keep=True)
-    mine, other = hopper.run(request), MujocoEngine(TASKS["Hopper-v3"], 2).run(request)
-    assert np.array_equal(mine.lengths, other.lengths)
-    assert (mine.lengths < 40).any() and (mine.lengths == 40).any()
-    np.testing.assert_allclose(mine.totals, other.totals, rtol=2e-3)
+@pytest.fixture(scope="module", params=list(TASKS))
+def engine(request: pytest.FixtureRequest, device: str) -> WarpEngine:
+    if device == "cpu" and request.param not in SMALL:
+        pytest.skip("on a GPU only")
+    # fewer worlds than episodes: they are reused
+    return WarpEngine(TASKS[request.param], Gpu(worlds=3 if device == "cpu" else 128, device=device))
+
+
+@pytest.fixture(scope="module")
+def hopper(device: str) -> WarpEngine:
+    return WarpEngine(TASKS["Hopper-v3"], Gpu(worlds=3 if device == "cpu" else 64, device=device))
+
+
+def size(engine: WarpEngine, small: int, full: int) -> int:
+    return full if engine._worlds.device.is_cuda else small
+
+
+def cpu(engine: WarpEngine) -> MujocoEngine:
+    return MujocoEngine(engine.task)
+
+
+# --- the same task as on the CPU
+
+
+def test_short_episodes_agree_with_the_cpu_step_by_step(engine: WarpEngine) -> None:
+    pairs, horizon = size(engine, 3, 100), 25
+    request = pair_request(engine.info, pairs, horizon=horizon, keep=True, scale=0.1)
+    mine, other = engine.run(request), cpu(engine).run(request)
+    # float32 differs in the seventh digit, and an impact amplifies it: most episodes agree closely, all of them roughly
+    assert np.mean(mine.lengths == other.lengths) > 0.95
+    observations, rewards = [], []
     for a, b in zip(mine.trajectories, other.trajectories, strict=True):
-        assert a.terminated == b.terminated
-        np.testing.assert_allclose(a.observations[:10], b.observations[:10], atol=2e-3)
-        np.testing.assert_allclose(a.rewards[:10], b.rewards[:10], atol=2e-3)
+        assert a.terminated == b.terminated or len(a.rewards) != len(b.rewards)
+        common = min(len(a.rewards), len(b.rewards), 10)
+        observations.append(np.abs(a.observations[:common] - b.observations[:common]).max())
+        rewards.append(np.abs(a.rewards[:common] - b.rewards[:common]).max())
+    assert np.median(observations) < 2e-3 and np.median(rewards) < 2e-3
+    assert np.quantile(observations, 0.9) < 0.1 and np.quantile(rewards, 0.9) < 0.1
 
 
-@pytest.mark.timeout(600)
+def test_falls_come_at_the_same_step_as_on_the_cpu(engine: WarpEngine) -> None:
+    if not engine.task.bounds:
+        pytest.skip("this task never ends early")
+    request = pair_request(engine.info, size(engine, 4, 100), horizon=40, scale=0.1)
+    mine, other = engine.run(request), cpu(engine).run(request)
+    assert (other.lengths < 40).mean() > 0.4
+    assert np.mean(np.abs(mine.lengths - other.lengths) <= 1) > 0.9
+
+
+@pytest.mark.parametrize("policy", ["random", "half", "trained"])
+def test_whole_episodes_are_distributed_as_on_the_cpu(engine: WarpEngine, policy: str) -> None:
+    name, file = engine.task.name, POLICIES / f"{engine.task.name}-{policy}.offrank"
+    if policy != "random" and not file.is_file():
+        pytest.skip(f"no such policy of {name}")
+    if not engine._worlds.device.is_cuda and (policy != "random" or name != "Hopper-v3"):
+        pytest.skip("on a GPU only")  # whole episodes of a walking policy take hours on Warp's CPU device
+    count = size(engine, 16, 200)
+    weights, whitening = fixed_policy(engine, file if policy != "random" else None)
+    mine, other = (
+        on.run(evaluation(on, weights, whitening, count, seed)) for on, seed in ((engine, 0), (cpu(engine), 1))
+    )
+    for a, b in ((mine.totals, other.totals), (mine.lengths, other.lengths)):
+        assert ks_2samp(a, b).pvalue > 1e-3, (summary(mine), summary(other))
+    p = ks_2samp(mine.totals, other.totals).pvalue
+    print(f"{name} {policy}: GPU {summary(mine)}, CPU {summary(other)}, p = {p:.3f}")
+
+
+def fixed_policy(engine: WarpEngine, file: Path | None) -> tuple[Any, Whitening]:
+    if file is not None:
+        policy = Saved.read(file).policy
+        return policy.M, policy.whitening
+    shape = (engine.info.act_dim, engine.info.obs_dim)
+    scale = 0.05 if engine._worlds.device.is_cuda else 0.5  # on the CPU device, one that falls at once
+    return scale * Directions(5, 0, 1, shape).one(0), Whitening.identity(shape[1])
+
+
+def evaluation(on: Engine, weights: Any, whitening: Whitening, count: int, seed: int) -> Request:
+    index = np.arange(count)
+    roles = np.full(count, Role.EVALUATION, dtype=np.int64)
+    return Request(weights, whitening, episode_seeds(seed, 0, Role.EVALUATION, index), roles, index, on.info.horizon)
+
+
+def summary(found: Rollouts) -> str:
+    return f"{found.totals.mean():.1f} ± {found.totals.std():.1f} over {found.lengths.mean():.0f} steps"
+
+
+# --- what it reports
+
+
 def test_moments_on_the_device_are_those_of_the_states(hopper: WarpEngine) -> None:
     request = pair_request(hopper.info, 3, horizon=30)
     lean, kept = hopper.run(request), hopper.run(replace(request, keep=True))
@@ -46,7 +140,6 @@ def test_moments_on_the_device_are_those_of_the_states(hopper: WarpEngine) -> No
     np.testing.assert_allclose(lean.moments.m2, kept.moments.m2, rtol=1e-7, atol=1e-12)
 
 
-@pytest.mark.timeout(600)
 def test_requests_share_the_worlds_and_a_failed_one_leaves_the_others_alone(hopper: WarpEngine) -> None:
     good = pair_request(hopper.info, 2, horizon=20)
     bad = replace(pair_request(hopper.info, 2, horizon=20, seed=50), base=np.full((3, 11), np.nan))
@@ -58,6 +151,64 @@ def test_requests_share_the_worlds_and_a_failed_one_leaves_the_others_alone(hopp
     assert np.array_equal(found[tickets[0]].lengths, found[tickets[2]].lengths)
 
 
+def test_a_dropped_request_gives_its_place_to_others(hopper: WarpEngine) -> None:
+    request = pair_request(hopper.info, 2, horizon=10)
+    dropped, kept = hopper.submit(request), hopper.submit(request)
+    hopper.completed(timeout=0.0)
+    hopper.drop(dropped)
+    found: list = []
+    while not found:
+        found = hopper.completed(timeout=1.0)
+    assert [ticket for ticket, _ in found] == [kept] and hopper.completed(timeout=0.0) == []
+    assert np.array_equal(found[0][1].lengths, hopper.run(request).lengths)
+
+
+def test_training_goes_before_evaluation_which_fills_what_is_left(device: str) -> None:
+    engine = WarpEngine(TASKS["Hopper-v3"], Gpu(worlds=4, device=device))
+    weights, whitening = fixed_policy(engine, None)
+    evaluating = engine.submit(replace(evaluation(engine, weights, whitening, 8, 0), horizon=12))
+    training = engine.submit(pair_request(engine.info, 1, horizon=12))
+    engine._upload()
+    kinds = [is_training for _, _, is_training in engine._rows.values()]
+    assert kinds.count(True) == 2 and kinds.count(False) == 2  # evaluation was asked for first, and has what is left
+    order = []
+    while len(order) < 2:
+        order += [ticket for ticket, _ in engine.completed(timeout=1.0)]
+    assert order == [training, evaluating]
+
+
+def test_demand_remembers_the_peak_of_the_last_windows() -> None:
+    demand = Demand(3)
+    assert [demand.peak(n) for n in (5, 2, 0, 0, 1, 0, 0, 0, 0)] == [5, 5, 5, 5, 5, 5, 1, 1, 1]
+
+
+# --- equal bits
+
+
+def test_deterministic_runs_have_equal_bits_over_a_resume_and_any_number_of_worlds(device: str, tmp_path: Path) -> None:
+    full = device != "cpu"
+    task = "HalfCheetah-v3" if full else "Hopper-v3"
+    recipe = resolve(task, "op-ars", None, {} if full else {"n_directions": 4, "n_top": 2, "n_behaviour": 1})
+    iterations = 6 if full else 2
+
+    def go(worlds: int, folder: Path | None = None, **limits: Any) -> str:
+        engine = WarpEngine(TASKS[task], Gpu(worlds, device, deterministic=True))
+        settings = {"engine": "warp", "eval_every": 2, "eval_episodes": 2, "horizon": 200 if full else 8}
+        run = open_run(
+            configure(task, recipe, engine.info, **settings, **limits), engine.info, folder, folder is not None
+        )
+        drive([run], engine)
+        return run.policy.sha256
+
+    whole = go(64 if full else 4, iterations=iterations)
+    assert go(7 if full else 2, iterations=iterations) == whole
+    go(64 if full else 4, tmp_path / "run", iterations=iterations // 2)
+    assert go(64 if full else 4, tmp_path / "run", iterations=iterations) == whole
+
+
+# --- errors
+
+
 def test_without_a_gpu_it_says_what_to_do() -> None:
     import warp as wp
 
@@ -66,9 +217,23 @@ def test_without_a_gpu_it_says_what_to_do() -> None:
     with pytest.raises(EngineError, match="no NVIDIA GPU or no working driver: use --engine mujoco"):
         make_engine("Hopper-v3", "warp")
     with pytest.raises(EngineError, match="there is no device 'cuda:7': one of cpu"):
-        make_engine("Hopper-v3", "warp", device="cuda:7")
+        make_engine("Hopper-v3", "warp", gpu=Gpu(device="cuda:7"))
+
+
+def test_too_many_worlds_are_one_clear_line(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from offrank.engines.warp_worlds import Worlds
+
+    def full(self: Worlds, deterministic: bool) -> None:
+        raise RuntimeError("Failed to allocate 9 bytes")
+
+    if device == "cpu":  # whose memory would be filled before it says no
+        monkeypatch.setattr(Worlds, "_allocate", full)
+    with pytest.raises(EngineError, match=r"has no room for .* worlds of Hopper-v3 .*give --worlds a smaller number"):
+        WarpEngine(TASKS["Hopper-v3"], Gpu(worlds=50_000_000, device=device))
 
 
 def test_it_runs_our_tasks_only() -> None:
     with pytest.raises(UsageError, match="the warp engine runs Swimmer-v3"):
         make_engine("Pendulum-v1", "warp")
+    with pytest.raises(UsageError, match="worlds = 0: must be at least 1"):
+        Gpu(worlds=0)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from offrank.arrays import FloatArray, IntArray
 from offrank.config import RunConfig, configure, resolve
-from offrank.engines import Engine, make_engine
+from offrank.engines import Engine, Gpu, make_engine
 from offrank.errors import UsageError
 from offrank.evaluation import evaluate_policy
 from offrank.fleet import drive
@@ -39,6 +39,7 @@ class Agent:
         ranker: instead of the one the algorithm implies.
         engine, threads, workers, env_args, clip_actions: see `offrank.engines.make_engine`. env_args are for an
             environment given by its name.
+        gpu: what the engine `warp` runs on, and how; see `offrank.Gpu`.
         horizon: steps an episode; by default the environment's own.
         hyperparameters: by name; the task's presets fill in the rest.
     """
@@ -56,13 +57,14 @@ class Agent:
         workers: int | None = None,
         env_args: dict[str, Any] | None = None,
         clip_actions: bool | None = None,
+        gpu: Gpu | None = None,
         horizon: int | None = None,
         **hyperparameters: Any,
     ):
         task = env if isinstance(env, str) else _name_of(env)
         recipe = resolve(task if isinstance(env, str) else None, self.algo, ranker, hyperparameters)
         stored_args = _as_stored(env_args or {})
-        self._pool: dict[str, Any] = {"threads": threads, "workers": workers}
+        self._pool: dict[str, Any] = {"threads": threads, "workers": workers, "gpu": gpu}
         self._engine: Engine | None
         if isinstance(env, str):
             self._engine = make_engine(env, engine, env_args=env_args, clip_actions=clip_actions, **self._pool)
@@ -252,12 +254,19 @@ class OPES(Agent):
 AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (ARS, OPARS, TRES, OPTRES, ES, OPES)}
 
 
-def load(path: str | Path, env: Env | None = None, threads: int = 0, workers: int | None = None) -> Agent:
+def load(
+    path: str | Path,
+    env: Env | None = None,
+    threads: int = 0,
+    workers: int | None = None,
+    gpu: Gpu | None = None,
+) -> Agent:
     """An agent from a file that `save` or a run wrote, or from a run folder.
 
     Args:
         path: a saved agent, a checkpoint, a policy file, or a run folder (whose checkpoint is taken).
         env: needed to train or evaluate on where the agent was made with an environment object or function.
+        threads, workers, gpu: see `offrank.engines.make_engine`.
 
     Raises:
         UsageError: there is no such file, it is damaged, or it needs `env`.
@@ -267,7 +276,7 @@ def load(path: str | Path, env: Env | None = None, threads: int = 0, workers: in
     kind = AGENTS.get(saved.config.algo, Agent)
     agent = kind.__new__(kind)
     agent._config, agent._policy, agent._run = saved.config, saved.policy, None
-    agent._pool = {"threads": threads, "workers": workers}
+    agent._pool = {"threads": threads, "workers": workers, "gpu": gpu}
     agent._engine = None
     if isinstance(env, str):
         agent._engine = _engine_of(saved.config, env, agent._pool)

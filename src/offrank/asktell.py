@@ -22,7 +22,7 @@ from offrank.errors import FileFormatError, UsageError
 from offrank.launch import open_run, stored_config
 from offrank.noise import Role
 from offrank.policy import LinearPolicy
-from offrank.rollouts import Episode, Rollouts, Trajectory, check_finite
+from offrank.rollouts import Episode, Request, Rollouts, Trajectory, check_finite
 from offrank.run import policy_for
 from offrank.saved import ASK_TELL
 
@@ -119,13 +119,14 @@ class AskTell:
             stored_config(self._journal, ASK_TELL, {}, given | hyperparameters)
         self._run = open_run(config, info, self._journal, resume=True, checkpoint_seconds=0.0)
         self._run.start()
+        self._request: Request | None = None
         self._pending = self._list_pending()
         self._replay()
 
     @property
     def done(self) -> bool:
         """Whether the run has reached its threshold or used up its budget."""
-        return self._run.request is None
+        return self._run.done
 
     @property
     def policy(self) -> LinearPolicy:
@@ -183,7 +184,7 @@ class AskTell:
     # --- what is pending
 
     def _list_pending(self) -> dict[str, EpisodeToRun]:
-        request = self._run.request
+        self._request = request = next(iter(self._run.take()), None)
         if request is None:
             return {}
         iteration, info = self._run.state.iteration, self._run.info
@@ -196,16 +197,16 @@ class AskTell:
         return pending
 
     def _take(self, id: str, trajectory: Trajectory) -> None:
-        assert self._run.request is not None
-        self._told[id] = Episode.of(trajectory, self._run.request.keep)
+        assert self._request is not None
+        self._told[id] = Episode.of(trajectory, self._request.keep)
 
     def _move_on(self) -> None:
         """Give the run what it asked for, once all of it is there."""
-        if self._run.request is None or len(self._told) < len(self._pending):
+        if self._request is None or len(self._told) < len(self._pending):
             return
         rollouts = Rollouts.of([self._told[id] for id in self._pending])
         used = list(self._pending)
-        self._run.receive(rollouts)
+        self._run.receive(self._request, rollouts)
         self._told = {}
         self._pending = self._list_pending()
         self._forget(used)

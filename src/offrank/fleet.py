@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from offrank.engines.base import Engine
-from offrank.errors import Interrupted, OffrankError
+from offrank.errors import EpisodeError, Interrupted, OffrankError
+from offrank.rollouts import Request, Rollouts
 from offrank.run import Run
 
 POLL = 0.1  # seconds between looks at the clock, the signals and the progress display
@@ -62,16 +63,32 @@ def drive(
         OffrankError: an episode of a run failed, and that run was saved as it stood before; the others went on to their
             end. Or the engine failed, and all were saved.
     """
-    waiting: dict[int, Run] = {}
+    waiting: dict[int, tuple[Run, Request]] = {}
     to_come = iter(runs)
     failures: list[OffrankError] = []
 
     def submit(run: Run) -> None:
-        if run.request is not None:
-            waiting[engine.submit(run.request)] = run
+        for request in run.take():
+            waiting[engine.submit(request)] = (run, request)
+
+    def receive(ticket: int, outcome: Rollouts | EpisodeError) -> None:
+        run, request = waiting.pop(ticket)
+        try:
+            run.receive(request, outcome)
+        except OffrankError as error:
+            failures.append(error)
+            _pause(run)
+        if run.done or failures:
+            for other in [t for t, (r, _) in waiting.items() if r.done]:
+                engine.drop(other)
+                del waiting[other]
+        submit(run)
+
+    def room() -> bool:
+        return side_by_side is None or len({id(run) for run, _ in waiting.values()}) < side_by_side
 
     def take_up() -> None:
-        while (side_by_side is None or len(waiting) < side_by_side) and (run := next(to_come, None)) is not None:
+        while room() and (run := next(to_come, None)) is not None:
             run.start()
             submit(run)
 
@@ -80,22 +97,15 @@ def drive(
             take_up()
             while waiting:
                 for ticket, outcome in engine.completed(POLL):
-                    run = waiting.pop(ticket)
-                    try:
-                        if isinstance(outcome, OffrankError):
-                            raise outcome
-                        run.receive(outcome)
-                        submit(run)
-                    except OffrankError as error:
-                        failures.append(error)
-                        _pause(run)
+                    if ticket in waiting:  # not dropped a moment ago
+                        receive(ticket, outcome)
                 take_up()
                 if tick is not None:
                     tick()
                 if signals.caught is not None:
                     raise Interrupted(signals.caught)
         except (OffrankError, KeyboardInterrupt):
-            for run in waiting.values():
+            for run in {id(run): run for run, _ in waiting.values()}.values():
                 _pause(run)
             engine.cancel()
             raise

@@ -101,13 +101,15 @@ class _Drawn:
             if key in self._blocks:
                 self._blocks.move_to_end(key)
                 return self._blocks[key]
-            seed, iteration, block, rows, shape = key
-            drawn = Generator(philox(seed, Purpose.DIRECTIONS, block, iteration)).standard_normal((rows, *shape))
-            self._blocks[key] = drawn
-            self._bytes += drawn.nbytes
+        seed, iteration, block, rows, shape = key
+        drawn = Generator(philox(seed, Purpose.DIRECTIONS, block, iteration)).standard_normal((rows, *shape))
+        with self._lock:
+            if key not in self._blocks:  # nobody else was quicker
+                self._blocks[key] = drawn
+                self._bytes += drawn.nbytes
             while self._bytes > self.limit and len(self._blocks) > 1:
                 self._bytes -= self._blocks.popitem(last=False)[1].nbytes
-            return drawn
+        return drawn
 
 
 _drawn = _Drawn(limit=64 * 2**20)

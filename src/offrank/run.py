@@ -1,8 +1,11 @@
 """One run: iterations, evaluations, when to save and when to stop.
 
-A run is driven from outside. `request` is what it wants run next; `receive` takes the outcome and moves on. Whoever
+A run is driven from outside. `take` hands out what it wants run next; `receive` takes an outcome and moves on. Whoever
 drives it may be an engine, a fleet, or a person with a robot. Between any two calls the run can be saved, and a run
 loaded from that file asks for the same again.
+
+An evaluation overlaps the iterations after it. They are held back until it is in, and dropped if it ends the run: the
+same result as one after the other, with less waiting.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from offrank.candidates import Asking, Episodes
 from offrank.checkpoint import load_arrays, save_arrays, write_json
 from offrank.config import RunConfig
 from offrank.engines.base import EnvInfo
-from offrank.errors import UsageError
+from offrank.errors import EpisodeError, OffrankError, UsageError
 from offrank.lock import lock_folder
 from offrank.metrics import MetricsFile
 from offrank.noise import Role, episode_seeds
@@ -31,6 +34,7 @@ from offrank.rollouts import Request, Rollouts
 from offrank.runfolder import BEST, CHECKPOINT, CONFIG, FINAL, METRICS, RESULT, versions
 from offrank.state import State
 
+Course = Generator[Request | None, Rollouts, None]  # yields None to wait for the evaluation under way
 Callback = Callable[["Run", Metrics], bool | None]  # is told every record of the log; False stops the run
 
 
@@ -74,7 +78,6 @@ class Run:
         self.final: Evaluation | None = None  # the extra one at the end of a budget: never a crossing
         self.evaluation_steps = 0
         self.stop_reason: str | None = None
-        self.request: Request | None = None
         self.checkpoint_seconds = checkpoint_seconds
         self._metrics: MetricsFile | None = None
         self._metrics_size = 0  # as the last checkpoint noted it
@@ -82,7 +85,12 @@ class Run:
         self._asked_to_stop = False
         self._wall_before, self._clock = 0.0, time.perf_counter()
         self._last_checkpoint = self._clock
-        self._course: Generator[Request, Rollouts, None] | None = None
+        self._course: Course | None = None
+        self._fresh: list[Request] = []  # wanted, and not yet handed out
+        self._wanted: Request | None = None  # of the course
+        self._measuring: Request | None = None  # the evaluation under way; self.state is what it measures
+        self._ahead: list[tuple[State, Metrics]] = []  # iterations done meanwhile, held back
+        self._error: OffrankError | None = None  # what went wrong in one of them
 
     # --- driving
 
@@ -104,20 +112,51 @@ class Run:
             self.claim()
             write_json(self.folder / CONFIG, self.config.to_json())
             self._metrics = MetricsFile(self.folder / METRICS, self._metrics_size)
+        self._drop()
         self._course = self._go()
         self._advance(None)
 
-    def receive(self, rollouts: Rollouts) -> None:
-        """Take the outcome of `request`, and move on to the next."""
-        self._advance(rollouts)
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended, or was paused."""
+        return self._course is None
+
+    def take(self) -> list[Request]:
+        """What the run wants to have run and has not handed out before."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def receive(self, request: Request, outcome: Rollouts | EpisodeError) -> None:
+        """Take the outcome of a request that `take` gave, and move on.
+
+        Raises:
+            OffrankError: an episode went wrong, or what was learned from it. With an evaluation under way that may
+                end the run, it is raised when that is in.
+        """
+        if request is self._measuring:
+            if isinstance(outcome, EpisodeError):
+                raise outcome
+            self._measured(outcome)
+        elif request is self._wanted:
+            try:
+                if isinstance(outcome, EpisodeError):
+                    raise outcome
+                self._advance(outcome)
+            except OffrankError as error:
+                if self._measuring is None:
+                    raise
+                self._error, self._wanted = error, None
+        else:
+            raise ValueError("the outcome of a request that is not under way")
 
     def stop(self) -> None:
         """Ask the run to stop after this iteration."""
         self._asked_to_stop = True
 
     def pause(self) -> None:
-        """Drop the iteration under way and save: it will be replayed."""
-        self.request, self._course = None, None
+        """Drop what is under way and save: it will be replayed."""
+        self._drop()
+        self._course = None
         self.checkpoint()
         self.close()
 
@@ -131,36 +170,53 @@ class Run:
             self._lock = None
 
     def _advance(self, rollouts: Rollouts | None) -> None:
+        """Let the course go on to its next request."""
         assert self._course is not None
+        self._wanted = None
         try:
-            self.request = next(self._course) if rollouts is None else self._course.send(rollouts)
+            self._wanted = next(self._course) if rollouts is None else self._course.send(rollouts)
         except StopIteration:
-            self.request = None
+            self._course = None
+        if self._wanted is not None:
+            self._fresh.append(self._wanted)
+
+    def _drop(self) -> None:
+        """Forget what is under way and what was held back."""
+        self._fresh, self._wanted, self._measuring, self._ahead, self._error = [], None, None, [], None
 
     # --- the course of a run
 
-    def _go(self) -> Generator[Request, Rollouts, None]:
+    def _go(self) -> Course:
         while True:
             if self._evaluation_due():
-                yield from self._evaluate()
-                self.checkpoint()
-            self.stop_reason = self._reason_to_stop()
-            if self.stop_reason is not None:
+                if self._measuring is not None:
+                    yield None
+                self._measuring = self._evaluation()
+                self._fresh.append(self._measuring)
+                if self.config.count_evaluation:  # where evaluation costs, so does an iteration in vain
+                    yield None
+            if self._measuring is not None and self._reason_to_stop() is not None:
+                yield None
+            if self._reason_to_stop() is not None:
                 break
             yield from self._iterate()
-            if time.perf_counter() - self._last_checkpoint >= self.checkpoint_seconds:
+            if self._measuring is None and time.perf_counter() - self._last_checkpoint >= self.checkpoint_seconds:
                 self.checkpoint()
+        yield from self._end()
+
+    def _end(self) -> Course:
+        self.stop_reason = self._reason_to_stop()
         self.checkpoint()
         extra = self.config.eval_every > 0 and not self._evaluated() and not self._asked_to_stop
         if extra and not self.config.count_evaluation:  # where evaluation costs, nobody asked for this one
-            self.final = yield from self._measure(final=True)
+            self.final = self._measure((yield self._evaluation()), final=True)
         if self.folder is not None:
             self._write_outcome(self.folder)
         self.close()
 
     def _iterate(self) -> Asking[None]:
         """One iteration of the strategy. Every training step of a run is counted here, and nowhere else."""
-        iteration = self.strategy.iteration(self.state, self.ranker, self.episodes)
+        iteration = self.strategy.iteration(self._latest, self.ranker, self.episodes)
         steps = episodes = 0
         rollouts: Rollouts | None = None
         while True:
@@ -171,37 +227,49 @@ class Run:
                 break
             rollouts = yield request
             steps, episodes = steps + rollouts.steps, episodes + len(request)
-        self.state = state.counted(steps, episodes)
+        state = state.counted(steps, episodes)
         if self.info.exact is not None:
-            metrics |= self.info.exact(self.state.M, self.strategy.whitening(self.state))
-        self._log("iteration", metrics)
+            metrics |= self.info.exact(state.M, self.strategy.whitening(state))
+        self._ahead.append((state, metrics))
+        if self._measuring is None:
+            self._catch_up()
+
+    @property
+    def _latest(self) -> State:
+        """The state after the last iteration, held back or not."""
+        return self._ahead[-1][0] if self._ahead else self.state
+
+    def _catch_up(self) -> None:
+        """Make what was held back part of the run; a callback may stop it on the way."""
+        while self._ahead:
+            self.state, metrics = self._ahead.pop(0)
+            self._log("iteration", metrics)
+            if self._asked_to_stop:
+                self._ahead = []
 
     def _evaluated(self) -> bool:
         return bool(self.evaluations) and self.evaluations[-1].iteration == self.state.iteration
 
     def _evaluation_due(self) -> bool:
-        every, done = self.config.eval_every, self.state.iteration
-        return every > 0 and done > 0 and done % every == 0 and not self._evaluated()
+        every, done = self.config.eval_every, self._latest.iteration
+        return every > 0 and done > 0 and done % every == 0 and not (self._evaluated() and not self._ahead)
 
-    def _evaluate(self) -> Asking[None]:
-        evaluation = yield from self._measure(final=False)
-        self.evaluations.append(evaluation)
-        if self.best is None or evaluation.mean > self.best[0].mean:
-            self.best = (evaluation, self.policy)
-
-    def _measure(self, final: bool) -> Asking[Evaluation]:
-        """Fresh episodes of the policy as it is; nothing is learned from them."""
-        count = self.config.eval_episodes
-        index = np.arange(count)
-        rollouts = yield Request(
+    def _evaluation(self) -> Request:
+        """Fresh episodes of the policy as it is."""
+        index = np.arange(self.config.eval_episodes)
+        return Request(
             base=self.state.M,
             whitening=self.policy.whitening,
             seeds=episode_seeds(self.state.seed, self.state.iteration, Role.EVALUATION, index),
-            roles=np.full(count, Role.EVALUATION, dtype=np.int64),
+            roles=np.full(len(index), Role.EVALUATION, dtype=np.int64),
             index=index,
             horizon=self.config.horizon,
         )
+
+    def _measure(self, rollouts: Rollouts, final: bool = False) -> Evaluation:
+        """What an evaluation came to; nothing is learned from it."""
         self.evaluation_steps += rollouts.steps
+        count = len(rollouts.totals)
         if self.config.count_evaluation:
             self.state = self.state.counted(rollouts.steps, count)
         mean, std = float(rollouts.totals.mean()), float(rollouts.totals.std())
@@ -210,8 +278,31 @@ class Run:
         self._log("evaluation", record | ({"final": True} if final else {}))
         return Evaluation(self.state.iteration, self.state.steps, mean, std)
 
+    def _measured(self, rollouts: Rollouts) -> None:
+        """An evaluation is in: end the run, or go on with what was held back."""
+        evaluation = self._measure(rollouts)
+        self.evaluations.append(evaluation)
+        if self.best is None or evaluation.mean > self.best[0].mean:
+            self.best = (evaluation, self.policy)
+        self.checkpoint()
+        waiting, error = self._wanted is None and self._error is None, self._error
+        ends = self.reached is not None or self._asked_to_stop
+        if not ends:
+            self._catch_up()
+            ends = self._asked_to_stop
+        if ends:
+            self._drop()
+            self._course = self._end()
+            self._advance(None)
+            return
+        self._measuring = self._error = None
+        if error is not None:
+            raise error
+        if waiting:
+            self._advance(None)
+
     def _reason_to_stop(self) -> str | None:
-        config, state = self.config, self.state
+        config, state = self.config, self._latest
         if self.reached is not None:
             return "threshold"
         if config.steps is not None and state.steps >= config.steps:

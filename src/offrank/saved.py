@@ -54,15 +54,19 @@ class Saved:
         if self.config.engine == ASK_TELL:
             raise UsageError(f"{self.path} was trained by ask and tell: there is no environment to run it in")
 
-    def engine(self, threads: int = 0, workers: int | None = None) -> Engine:
-        """An engine for the environment the policy was trained on."""
+    def engine(self, engine: str | None = None, **pool: Any) -> Engine:
+        """An engine for the environment the policy was trained on; by default of the kind it was trained with.
+
+        Args:
+            engine: another kind.
+            pool: threads, workers, gpu: see `offrank.engines.make_engine`.
+        """
         config = self.config
         self.require_environment()
         return make_engine(
             config.task,
-            config.engine,
-            threads=threads,
-            workers=workers,
+            engine or config.engine,
+            **pool,
             env_args=config.env_args,
             clip_actions=config.clip_actions,
         )

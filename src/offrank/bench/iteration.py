@@ -74,11 +74,11 @@ def profile(name: str, iterations: int, threads: int = 0) -> dict[str, Any]:
             begin, waited = time.perf_counter(), 0.0
             watch.inside = watch.whole = 0.0
             while run.state.iteration == before:
-                assert run.request is not None
+                (request,) = run.take()
                 submitted = time.perf_counter()
-                rollouts = engine.run(run.request)
+                rollouts = engine.run(request)
                 waited += time.perf_counter() - submitted
-                run.receive(rollouts)
+                run.receive(request, rollouts)
             wall = time.perf_counter() - begin
             saving = time.perf_counter()
             run.save(Path(folder) / "checkpoint.npz")

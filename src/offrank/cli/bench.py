@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from offrank.cli.options import count
-from offrank.engines import NOT_BUILT, is_built
+from offrank.engines import NOT_BUILT, Gpu, is_built
 from offrank.errors import UsageError, did_you_mean
 from offrank.tasks import TASKS
 
@@ -20,10 +20,12 @@ examples:
   offrank bench rollouts --peers gymnasium envpool --candidates 16 --json
   offrank bench train
   offrank bench iteration --out benchmarks/iteration.json
+  offrank bench gpu --tasks HalfCheetah-v3 --worlds 1000 2000 4000
 
 rollouts    closed-loop steps beside bare physics and the peers (gymnasium, gymnasium-sync, gymnasium-async, envpool)
 train       a whole ARS run beside sb3-contrib's
 iteration   where the time of an OP-ARS iteration goes; how cost grows with candidates, directions and iterations
+gpu         a control step of the warp engine, and what in it is not physics
 
 Peers that are not installed are skipped by name. Contestants alternate; medians, and the spread of the rounds.
 """
@@ -31,10 +33,13 @@ Peers that are not installed are skipped by name. Contestants alternate; medians
 
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser("bench", help="measure speed", description="Measure speed, side by side.", epilog=EPILOG)
-    parser.add_argument("what", choices=["rollouts", "train", "iteration"], metavar="rollouts|train|iteration")
+    parser.add_argument("what", choices=list(KINDS), metavar="|".join(KINDS))
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="default: all six; for train, HalfCheetah-v3")
     parser.add_argument("--peers", nargs="*", metavar="NAME", help="default: all")
     parser.add_argument("--candidates", nargs="+", type=count, default=[4, 16, 64], metavar="N", help="at once")
+    parser.add_argument("--worlds", nargs="+", type=count, default=[1000, 2000, 4000], metavar="W", help="of gpu")
+    parser.add_argument("--device", metavar="NAME", help="of gpu, such as cuda:1 (default: the first GPU)")
+    parser.add_argument("--deterministic", action="store_true", help="of gpu: equal bits from run to run")
     parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the raw times, as JSON")
     parser.add_argument("--json", action="store_true", help="print the raw times, as JSON, instead of tables")
@@ -45,11 +50,11 @@ def bench(args: argparse.Namespace) -> int:
     for task in args.tasks or []:
         if task not in TASKS:
             raise UsageError(f"unknown task {task!r}: one of {', '.join(TASKS)}{did_you_mean(task, TASKS)}")
-    if not is_built():
+    if args.what != "gpu" and not is_built():
         raise UsageError(f"{NOT_BUILT}; there is nothing else to measure")
     from offrank.bench.rounds import machine
 
-    found, lines = {"rollouts": _rollouts, "train": _train, "iteration": _iteration}[args.what](args)
+    found, lines = KINDS[args.what](args)
     record = {"bench": args.what, "rounds": args.rounds, **machine(), **found}
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -144,3 +149,27 @@ def _iteration(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         lines.append("| " + " | ".join(cells) + " |")
     found = {"profiles": profiles, "growth": growth, "scores": scores, "memory": memory, "scaling": scaling}
     return found, lines
+
+
+def _gpu(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    from offrank.bench.gpu import control_step
+
+    rows = []
+    for task in args.tasks or TASKS:
+        for worlds in args.worlds:
+            _say(f"{task}, {worlds} worlds")
+            rows.append(control_step(task, Gpu(worlds, args.device, args.deterministic), args.rounds))
+    head = ["task", "worlds", "ms a control step", "ms of it around physics", "share around physics", "steps a second"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for r in rows:
+        cells = [
+            r["task"],
+            f"{r['worlds']:,}",
+            *(f"{median(r['milliseconds'][part]):.2f}" for part in r["milliseconds"]),
+        ]
+        cells += [_spread(r["share_around_physics"]), f"{r['steps_a_second']:,.0f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return {"rows": rows}, lines
+
+
+KINDS = {"rollouts": _rollouts, "train": _train, "iteration": _iteration, "gpu": _gpu}

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from offrank.cli import gpu
 from offrank.cli.options import count, natural
 from offrank.evaluation import evaluate_policy
 from offrank.saved import WHICH, Saved
@@ -23,8 +24,10 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--which", choices=list(WHICH), default="best", help="policy of a run folder (default: best)")
     parser.add_argument("--episodes", type=count, default=100)
     parser.add_argument("--seed", type=natural, default=0, help="of the start states")
+    parser.add_argument("--engine", help="instead of the one it was trained with")
     parser.add_argument("--threads", type=natural, default=0)
     parser.add_argument("--workers", type=natural)
+    gpu.add_flags(parser)
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=evaluate)
 
@@ -41,7 +44,8 @@ def add_parser(verbs: Any) -> None:
 
 def evaluate(args: argparse.Namespace) -> int:
     saved = Saved.find(args.path, args.which)
-    engine = saved.engine(args.threads, args.workers)
+    device = gpu.gpu_of(args, args.engine or saved.config.engine)
+    engine = saved.engine(args.engine, threads=args.threads, workers=args.workers, gpu=device)
     try:
         found = evaluate_policy(saved.policy, engine, args.episodes, args.seed, saved.config.horizon)
     finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offrank.checkpoint import write_atomically
+from offrank.cli import gpu
 from offrank.cli.options import Parser, count, natural, seeds
 from offrank.engines import ENGINES, native_name
 from offrank.errors import Interrupted, OffrankError, UsageError, did_you_mean
@@ -59,6 +60,7 @@ def add_parser(verbs: Any) -> None:
     how.add_argument("--dry-run", action="store_true", help="list the runs and the most time they can take")
     how.add_argument("--json", action="store_true", help="print data rather than Markdown")
     how.add_argument("--quiet", action="store_true", help="no progress")
+    gpu.add_flags(parser)
     parser.set_defaults(run=reproduce)
 
 
@@ -80,7 +82,12 @@ def reproduce(args: argparse.Namespace) -> int:
         return _present(study, _chosen(study, wishes, read_rows(args.source)), args, [])
     plan = study.plan(wishes)
     shop = Workshop(
-        args.out / study.pool, args.engine, args.threads, args.workers, args.side_by_side or study.side_by_side
+        pool=args.out / study.pool,
+        engine=args.engine,
+        threads=args.threads,
+        workers=args.workers,
+        side_by_side=args.side_by_side or study.side_by_side,
+        gpu=gpu.gpu_of(args, args.engine or "auto"),
     )
     if args.dry_run:
         return _rehearse(plan, shop, args)

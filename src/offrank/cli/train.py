@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from offrank.cli import gpu
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
 from offrank.config import ALGORITHMS, RunConfig, configure, convert, resolve, task_default
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
@@ -28,6 +29,7 @@ examples:
   offrank train Hopper-v3 --algo ars --ranker random --seeds 0-7 --out runs/hopper
   offrank train Pendulum-v1 --algo op-ars --set n_directions=16 --set bandwidth=0.25 --steps 500k
   offrank train my_robots:Arm-v0 --env-arg payload=1.5 --workers 4
+  offrank train HalfCheetah-v3 --seeds 0-99 --engine warp        a hundred seeds at once on a GPU
   offrank train HalfCheetah-v3 --seed 0 --steps 5M --resume      continue, and further
 
 Stops at the task's threshold, or when the budget is used up. A run folder holds config.json, metrics.jsonl,
@@ -70,6 +72,7 @@ def add_parser(verbs: Any) -> None:
     how.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard")
     how.add_argument("--json", action="store_true", help="print the results as JSON")
     how.add_argument("--quiet", action="store_true", help="no progress")
+    gpu.add_flags(parser)
     parser.set_defaults(run=train)
 
 
@@ -90,7 +93,8 @@ def train(args: argparse.Namespace) -> int:
 
     stored = {key: _stored(args, task, *key, folder) for key, folder in folders.items()} if args.resume else {}
     environment = _environment(args, task, [config for config in stored.values() if config is not None])
-    engine = make_engine(task, threads=args.threads, workers=args.workers, **environment)
+    device = gpu.gpu_of(args, environment["engine"])
+    engine = make_engine(task, threads=args.threads, workers=args.workers, gpu=device, **environment)
     if native_name(task) and engine.name == "gymnasium" and not args.engine and not is_built():
         print(f"offrank: {NOT_BUILT}; using the gymnasium engine, which is slower", file=sys.stderr)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from offrank.engines.base import Engine, EnvInfo
+from offrank.engines.gpu import Gpu
 from offrank.engines.mujoco import MujocoEngine, is_built
 from offrank.engines.numpy import NumpyEngine
 from offrank.errors import UsageError, did_you_mean
@@ -46,9 +47,7 @@ def make_engine(
     workers: int | None = None,
     env_args: dict[str, Any] | None = None,
     clip_actions: bool | None = None,
-    worlds: int | None = None,
-    device: str | None = None,
-    deterministic: bool = False,
+    gpu: Gpu | None = None,
 ) -> Engine:
     """An engine for a task.
 
@@ -59,9 +58,9 @@ def make_engine(
         workers: processes of the gymnasium engine; None for one a CPU, 0 to stay in this process.
         env_args: keyword arguments of the environment's constructor.
         clip_actions: whether actions are clipped to the Box; by default for third-party environments only.
-        worlds, device, deterministic: of the warp engine.
+        gpu: of the warp engine.
     """
-    for name, value in (("threads", threads), ("workers", workers), ("worlds", worlds)):
+    for name, value in (("threads", threads), ("workers", workers)):
         if value is not None and value < 0:
             raise UsageError(f"{name} = {value}: must not be negative")
     native = native_name(task)
@@ -75,9 +74,9 @@ def make_engine(
             return NumpyEngine(LQR())
         if engine == "mujoco":
             return MujocoEngine(TASKS[native], threads)
-        from offrank.engines.warp import WORLDS, WarpEngine
+        from offrank.engines.warp import WarpEngine
 
-        return WarpEngine(TASKS[native], worlds or WORLDS, device, deterministic)
+        return WarpEngine(TASKS[native], gpu or Gpu())
     from offrank.engines.environment import registered
     from offrank.engines.gymnasium import GymnasiumEngine
 
@@ -85,4 +84,14 @@ def make_engine(
     return GymnasiumEngine(registered(native or task, env_args or {}), workers, clip)
 
 
-__all__ = ["ENGINES", "NOT_BUILT", "Engine", "EnvInfo", "is_built", "make_engine", "native_name", "resolve_engine"]
+__all__ = [
+    "ENGINES",
+    "NOT_BUILT",
+    "Engine",
+    "EnvInfo",
+    "Gpu",
+    "is_built",
+    "make_engine",
+    "native_name",
+    "resolve_engine",
+]

@@ -82,6 +82,12 @@ class Engine(ABC):
             self.cancel()
             raise
 
+    def drop(self, ticket: int) -> None:
+        """Forget one request: what of it is under way ends unseen, what waits is not begun."""
+        if self._open.pop(ticket, None) is not None:
+            self._withdraw(ticket)
+        self._done = [(other, outcome) for other, outcome in self._done if other != ticket]
+
     def cancel(self) -> None:
         """Drop everything that was submitted and not yet returned."""
         self._open.clear()
@@ -111,11 +117,16 @@ class Engine(ABC):
     def _fail(self, ticket: int, error: EpisodeError) -> None:
         """Note that an episode of a request cannot be had; the others of that request no longer matter."""
         if self._open.pop(ticket, None) is not None:
+            self._withdraw(ticket)
             self._done.append((ticket, error))
 
     @abstractmethod
     def _enqueue(self, ticket: int, request: Request) -> None:
         """Make a request's episodes ready to run."""
+
+    @abstractmethod
+    def _withdraw(self, ticket: int) -> None:
+        """Take the episodes of a request that have not begun out of the queue."""
 
     @abstractmethod
     def _work(self, timeout: float | None) -> None:

@@ -68,6 +68,9 @@ class GymnasiumEngine(Engine):
     def _enqueue(self, ticket: int, request: Request) -> None:
         self._waiting.extend((ticket, i) for i in range(len(request)))
 
+    def _withdraw(self, ticket: int) -> None:
+        self._waiting = deque(key for key in self._waiting if key[0] != ticket)
+
     def _work(self, timeout: float | None) -> None:
         end = None if timeout is None else time.perf_counter() + timeout
         while not self._done:
@@ -81,7 +84,7 @@ class GymnasiumEngine(Engine):
                     episode = self._stage.run(job.weights, job.whitening, job.seed, job.horizon, job.keep)
                     self._finish(*key, episode)
                 except EpisodeError as error:
-                    self._give_up(key[0], error)
+                    self._fail(key[0], error)
             if end is not None and time.perf_counter() > end:
                 return
 
@@ -109,24 +112,19 @@ class GymnasiumEngine(Engine):
             self._bury(worker)
         elif isinstance(outcome.result, EpisodeError):
             worker.job = None
-            self._give_up(outcome.key[0], outcome.result)
+            self._fail(outcome.key[0], outcome.result)
         elif isinstance(outcome.result, OffrankError):
             raise outcome.result
         else:
             worker.job = None
             self._finish(*outcome.key, outcome.result)
 
-    def _give_up(self, ticket: int, error: EpisodeError) -> None:
-        """Report a request as failed, and do not run the rest of it."""
-        self._waiting = deque(key for key in self._waiting if key[0] != ticket)
-        self._fail(ticket, error)
-
     def _bury(self, worker: _Worker) -> None:
         """Put the episode of a dead worker back in front of the queue."""
         if worker in self._workers:
             self._workers.remove(worker)
         job, status = worker.job, worker.stop()
-        if job is None:
+        if job is None or job.key[0] not in self._open:
             return
         self._failures[job.key] += 1
         if self._failures[job.key] >= ATTEMPTS:

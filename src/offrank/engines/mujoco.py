@@ -130,6 +130,9 @@ class MujocoEngine(Engine):
             self._workers.append(threading.Thread(target=_serve, args=arguments, daemon=True))
             self._workers[-1].start()
 
+    def _withdraw(self, ticket: int) -> None:
+        self._round.dropped.add(ticket)
+
     def _work(self, timeout: float | None) -> None:
         end = None if timeout is None else time.perf_counter() + timeout
         while not self._done:
@@ -139,7 +142,6 @@ class MujocoEngine(Engine):
             except queue.Empty:
                 return
             if isinstance(outcome, EpisodeError):
-                self._round.dropped.add(ticket)
                 self._fail(ticket, outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome

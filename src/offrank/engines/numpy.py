@@ -31,6 +31,9 @@ class NumpyEngine(Engine):
     def _abandon(self) -> None:
         self._waiting.clear()
 
+    def _withdraw(self, ticket: int) -> None:
+        self._waiting = [key for key in self._waiting if key[0] != ticket]
+
     def _enqueue(self, ticket: int, request: Request) -> None:
         self._waiting += [(ticket, index) for index in range(len(request))]
 

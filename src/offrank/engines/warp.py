@@ -4,14 +4,20 @@ Every world runs one episode. Observation, policy, reward, bounds, statistics an
 device; one CUDA graph holds a control step, and nothing is copied to the host inside an episode. A world whose episode
 ended takes the next one that waits, of whichever request, in the same graph, so that short episodes keep it full.
 
+The device never waits for the host if it can be helped: finished requests are handed over a few at a time, and while
+the caller works on those, the next control steps are under way. Training goes before evaluation, which fills the worlds
+that training leaves free.
+
 What differs from the CPU: simulation in float32, and Humanoid's Newton solver instead of PGS, which the GPU lacks.
 """
 
 from __future__ import annotations
 
-import copy
+import os
+import threading
 import time
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import mujoco
@@ -20,138 +26,188 @@ from numpy.typing import NDArray
 
 from offrank.arrays import FloatArray
 from offrank.engines.base import Engine, EnvInfo
+from offrank.engines.gpu import Gpu
 from offrank.errors import EngineError, EpisodeError, require
-from offrank.rollouts import Episode, Request, Trajectory
+from offrank.noise import Role
+from offrank.rollouts import Request, Rollouts
 from offrank.tasks.locomotion import Task
 
-WORLDS = 2048
 ROWS = 4  # episodes held on the device, as a multiple of the worlds
 POLL = 10  # control steps between two looks at what has finished
-STATUS = ("horizon", "terminated", "the simulation diverged", "the contact buffers overflowed")
+HANDED_OVER = 4  # finished requests at a time
+
+Prepared = dict[str, NDArray[np.float32]]  # by name, an entry an episode
 
 
 class WarpEngine(Engine):
-    """Runs episodes of one task in `worlds` worlds on one device.
+    """Runs episodes of one task on one device.
 
-    Args:
-        task: one of the six.
-        worlds: simulations side by side.
-        device: a Warp device, such as cuda:0 or cpu; by default the first GPU.
-        deterministic: mujoco_warp's deterministic mode: equal bits from run to run, at a cost.
+    Raises:
+        EngineError: there is no such device, or not enough memory on it.
     """
 
     name = "warp"
 
-    def __init__(self, task: Task, worlds: int = WORLDS, device: str | None = None, deterministic: bool = False):
+    def __init__(self, task: Task, gpu: Gpu):
         super().__init__()
-        from offrank.engines.warp_kernels import Worlds
+        device = choose_device(gpu.device)
+        from offrank.engines.warp_worlds import Worlds
 
         self.task = task
         self.info = EnvInfo(task.obs_dim, task.act_dim, task.horizon)
-        self._waiting: deque[tuple[int, int]] = deque()
-        self._worlds = Worlds(task, worlds, ROWS * worlds, choose_device(device), deterministic)
-        self._rows: dict[int, tuple[int, int]] = {}  # row on the device: (ticket, episode)
-        self._starts = Starts(task)
+        self._worlds = Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic)
+        self._preparing = ThreadPoolExecutor(os.cpu_count(), "offrank-prepare")
+        self._prepare = Preparation(task)
+        self._prepared: dict[int, Future[Prepared]] = {}  # by ticket
+        self._training: deque[tuple[int, int]] = deque()  # (ticket, episode)
+        self._evaluation: deque[tuple[int, int]] = deque()
+        self._rows: dict[int, tuple[int, int, bool]] = {}  # row on the device: (ticket, episode, whether training)
+        self._demand = Demand(task.horizon // POLL)
 
     def close(self) -> None:
         self._abandon()
+        self._preparing.shutdown(wait=False, cancel_futures=True)
 
     def _abandon(self) -> None:
-        self._waiting.clear()
+        self._training.clear()
+        self._evaluation.clear()
+        self._prepared.clear()
         self._rows.clear()
         self._worlds.clear()
 
     def _enqueue(self, ticket: int, request: Request) -> None:
-        self._waiting.extend((ticket, i) for i in range(len(request)))
+        self._prepared[ticket] = self._preparing.submit(self._prepare, request)
+        queue = self._evaluation if request.roles[0] == Role.EVALUATION else self._training
+        queue.extend((ticket, i) for i in range(len(request)))
+
+    def _withdraw(self, ticket: int) -> None:
+        self._prepared.pop(ticket, None)
+        self._training = deque(key for key in self._training if key[0] != ticket)
+        self._evaluation = deque(key for key in self._evaluation if key[0] != ticket)
+
+    def completed(self, timeout: float | None = None) -> list[tuple[int, Rollouts | EpisodeError]]:
+        if self._open and not self._worlds.busy:
+            self._turn()
+        if not self._done and self._open:
+            self._work(timeout)
+        done, self._done = self._done[:HANDED_OVER], self._done[HANDED_OVER:]
+        return done
 
     def _work(self, timeout: float | None) -> None:
         end = None if timeout is None else time.perf_counter() + timeout
-        while not self._done:
-            self._upload()
-            self._worlds.advance(POLL)
-            for row, episode in self._worlds.harvest():
-                self._settle(row, episode)
+        while not self._done and self._open:
+            self._turn()
             if end is not None and time.perf_counter() > end:
                 return
 
+    def _turn(self) -> None:
+        """Take in what has finished, put in what waits, and set the device to work again."""
+        for row, outcome, length in self._worlds.harvest():
+            ticket, index, _ = self._rows.pop(row)
+            if ticket not in self._open:
+                continue  # of a request that failed or was dropped meanwhile
+            if isinstance(outcome, str):
+                seed = int(self._open[ticket][0].seeds[index])
+                self._fail(ticket, EpisodeError(outcome, seed, length - 1))
+            else:
+                self._finish(ticket, index, outcome)
+        self._upload()
+        if self._rows:
+            self._worlds.advance(POLL)
+
     def _upload(self) -> None:
-        """Put waiting episodes into free rows of the device's table."""
-        count = min(len(self._waiting), self._worlds.free)
-        if not count:
+        """Put waiting episodes into free rows: training first; evaluation as far as training leaves worlds free."""
+        running = sum(training for _, _, training in self._rows.values())
+        reserved = self._demand.peak(running + len(self._training))
+        room = self._worlds.free
+        keys = [(*key, True) for key in self._ready(self._training, room)]
+        room = min(room - len(keys), self._worlds.count - reserved - (len(self._rows) - running))
+        keys += [(*key, False) for key in self._ready(self._evaluation, room)]
+        if not keys:
             return
-        keys = [self._waiting.popleft() for _ in range(count)]
-        requests = [self._open[ticket][0] for ticket, _ in keys]
-        seeds = [int(r.seeds[i]) for r, (_, i) in zip(requests, keys, strict=True)]
-        weights = np.stack([r.weights(i) for r, (_, i) in zip(requests, keys, strict=True)])
+        requests = [self._open[ticket][0] for ticket, _, _ in keys]
+        parts = [{name: values[i] for name, values in self._prepared[t].result().items()} for t, i, _ in keys]
         rows = self._worlds.load(
-            weights=weights,
+            episodes={name: np.stack([part[name] for part in parts]) for name in parts[0]},
             whitenings=[r.whitening for r in requests],
-            starts=self._starts.of(seeds),
             horizons=np.array([r.horizon for r in requests]),
             keep=np.array([r.keep for r in requests]),
         )
+        for (ticket, i, _), request in zip(keys, requests, strict=True):
+            if i == len(request) - 1:  # episodes go up in order
+                del self._prepared[ticket]
         self._rows |= dict(zip(rows, keys, strict=True))
 
-    def _settle(self, row: int, outcome: Outcome) -> None:
-        ticket, index = self._rows.pop(row)
-        if ticket not in self._open:
-            return  # of a request that failed meanwhile
-        request = self._open[ticket][0]
-        what = STATUS[outcome.status] if outcome.status > 1 else "non-finite reward"
-        if outcome.status > 1 or not np.isfinite(outcome.total):
-            self._waiting = deque(key for key in self._waiting if key[0] != ticket)
-            self._fail(ticket, EpisodeError(what, int(request.seeds[index]), outcome.length - 1))
-        else:
-            self._finish(ticket, index, outcome.episode())
+    def _ready(self, queue: deque[tuple[int, int]], room: int) -> list[tuple[int, int]]:
+        """Take up to `room` episodes that are prepared from the front of a queue; wait for them if nothing runs."""
+        ready: list[tuple[int, int]] = []
+        while queue and len(ready) < room:
+            if self._rows and not self._prepared[queue[0][0]].done():
+                break
+            ready.append(queue.popleft())
+        return ready
 
 
-class Outcome:
-    """What the device says of one episode."""
+class Demand:
+    """How many worlds training wanted lately: the largest number in the last one to two windows."""
 
-    def __init__(
-        self,
-        status: int,
-        length: int,
-        total: float,
-        mean: FloatArray,
-        m2: FloatArray,
-        trajectory: Trajectory | None,
-    ):
-        self.status, self.length, self.total = status, length, total
-        self.mean, self.m2, self.trajectory = mean, m2, trajectory
+    def __init__(self, window: int):
+        self._window, self._looks, self._now, self._before = max(window, 1), 0, 0, 0
 
-    def episode(self) -> Episode:
-        if self.trajectory is not None:  # reduce what is kept as every engine does
-            return Episode.of(self.trajectory, keep=True)
-        return Episode(self.total, self.length, self.mean, self.m2)
+    def peak(self, wanted: int) -> int:
+        self._looks += 1
+        if self._looks > self._window:
+            self._looks, self._before, self._now = 1, self._now, 0
+        self._now = max(self._now, wanted)
+        return max(self._now, self._before)
 
 
-class Starts:
-    """Start states and first observations, from the CPU: a reset on the device then needs no forward pass there."""
+class Preparation:
+    """What an episode needs on the device, made by the CPU's threads meanwhile: weights, start state and first
+    observation, so that a reset there needs no forward pass."""
 
     def __init__(self, task: Task):
-        self.task, self.data = task, mujoco.MjData(task.model)
+        self.task = task
+        self._derived = [name for name in task.fields if name not in ("qpos", "qvel")]
+        self._local = threading.local()
 
-    def of(self, seeds: list[int]) -> dict[str, NDArray[Any]]:
-        task, data = self.task, self.data
-        out: dict[str, list[Any]] = {"qpos": [], "qvel": [], "observation": [], "position": []}
-        for seed in seeds:
-            mujoco.mj_resetData(task.model, data)
-            data.qpos[:], data.qvel[:] = task.start(seed)
-            mujoco.mj_forward(task.model, data)
-            state = {name: getattr(data, name)[None] for name in ("qpos", *task.fields)}
-            out["qpos"].append(data.qpos.copy())
-            out["qvel"].append(data.qvel.copy())
-            out["observation"].append(task.observe(state)[0])
-            out["position"].append(task.positions(state)[0])
-        return {name: np.array(values, dtype=np.float32) for name, values in out.items()}
+    def __call__(self, request: Request) -> Prepared:
+        """weights (E, p, n), start_qpos (E, nq), start_qvel (E, nv), start_observation (E, n), start_position (E, 1)
+        of a request's episodes, in float32."""
+        weights = np.empty((len(request), *request.base.shape), dtype=np.float32)
+        for i in range(len(request)):
+            weights[i] = request.weights(i)
+        qpos, qvel = map(np.array, zip(*(self.task.start(int(seed)) for seed in request.seeds), strict=True))
+        state = {"qpos": qpos, "qvel": qvel} | self._forward(qpos, qvel)
+        starts = {
+            "start_qpos": qpos,
+            "start_qvel": qvel,
+            "start_observation": self.task.observe(state),
+            "start_position": self.task.positions(state)[:, None],
+        }
+        return {"weights": weights} | {name: values.astype(np.float32) for name, values in starts.items()}
+
+    def _forward(self, qpos: FloatArray, qvel: FloatArray) -> dict[str, FloatArray]:
+        """The derived fields that the task looks at."""
+        if not self._derived:
+            return {}
+        model = self.task.model
+        if not hasattr(self._local, "data"):
+            self._local.data = mujoco.MjData(model)
+        data, found = self._local.data, []
+        for q, v in zip(qpos, qvel, strict=True):
+            mujoco.mj_resetData(model, data)
+            data.qpos[:], data.qvel[:] = q, v
+            mujoco.mj_forward(model, data)
+            found.append([getattr(data, name).copy() for name in self._derived])
+        return dict(zip(self._derived, map(np.array, zip(*found, strict=True)), strict=True))
 
 
 def choose_device(device: str | None) -> Any:
     """The Warp device to use, or one clear line."""
     wp = require("warp", "gpu")
     require("mujoco_warp", "gpu")
-    wp.config.quiet = True
+    wp.config.log_level = wp.LOG_ERROR  # one clear line of ours instead
     wp.init()
     if device is None:
         if not wp.is_cuda_available():
@@ -165,11 +221,3 @@ def choose_device(device: str | None) -> Any:
     except (ValueError, RuntimeError) as error:
         known = ", ".join(str(d) for d in wp.get_devices())
         raise EngineError(f"there is no device {device!r}: one of {known}") from error
-
-
-def device_model(task: Task) -> mujoco.MjModel:
-    """The task's model as the GPU can run it: Newton where it asks for PGS."""
-    model = copy.copy(task.model)
-    if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
-        model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
-    return model

@@ -1,13 +1,14 @@
 """Rankers by name. A new one is one small file, a line here, and works with every strategy."""
 
 from offrank.rankers.base import Ranker, Ranking
-from offrank.rankers.controls import LargestChange, Random, SmallestChange
+from offrank.rankers.controls import LargestChange, Random, SignedChange, SmallestChange
 from offrank.rankers.interleaved import Adaptive, Interleaved
 from offrank.rankers.kernel import Kernel
 from offrank.rankers.on_policy import OnPolicy
 
 RANKERS: dict[str, type[Ranker]] = {
-    ranker.name: ranker for ranker in (OnPolicy, Kernel, Interleaved, Adaptive, Random, SmallestChange, LargestChange)
+    ranker.name: ranker
+    for ranker in (OnPolicy, Kernel, Interleaved, Adaptive, Random, SmallestChange, LargestChange, SignedChange)
 }
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "Random",
     "Ranker",
     "Ranking",
+    "SignedChange",
     "SmallestChange",
 ]

@@ -1,4 +1,4 @@
-"""Rankers that know nothing of rewards: what any ranking has to beat."""
+"""Rankers that know nothing of rewards, or one bit of them: what any ranking has to beat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from offrank.arithmetic import one_blas_thread
 from offrank.arrays import Memory
 from offrank.candidates import Asking, Candidates
 from offrank.rankers.base import Ranker, Ranking, top
-from offrank.rankers.kernel import Behaviour, action_changes, normalised_states
+from offrank.rankers.kernel import Behaviour, action_changes, normalised_states, rewards_to_come
+from offrank.rollouts import Rollouts
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,18 @@ class SmallestChange(Behaviour):
     """The b directions that change the actions least, in mean square over the behaviour states."""
 
     name: ClassVar[str] = "smallest-change"
-    sign: ClassVar[float] = -1.0
 
     def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
         behaviour = yield from candidates.behave(self.n_behaviour)
         z = normalised_states(candidates, behaviour)
         with one_blas_thread():
             change = np.concatenate([c.mean(axis=1) for c in action_changes(candidates, z)])
-        scores = self.sign * change
+        scores = self.sign(candidates, behaviour) * change
         return Ranking(chosen=top(scores, candidates.b), scores=scores, behaviour=behaviour)
+
+    def sign(self, candidates: Candidates, behaviour: Rollouts) -> float:
+        """Of the change, in the score."""
+        return -1.0
 
 
 @dataclass(frozen=True)
@@ -46,4 +50,20 @@ class LargestChange(SmallestChange):
     """The b directions that change the actions most."""
 
     name: ClassVar[str] = "largest-change"
-    sign: ClassVar[float] = 1.0
+
+    def sign(self, candidates: Candidates, behaviour: Rollouts) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class SignedChange(SmallestChange):
+    """Those that change the actions least where mean Q is positive, most where it is negative.
+
+    This is the kernel's score to first order in the squared change, if Q and the change are uncorrelated along the
+    rollout: what is left when all it knows of rewards is one sign.
+    """
+
+    name: ClassVar[str] = "signed-change"
+
+    def sign(self, candidates: Candidates, behaviour: Rollouts) -> float:
+        return -float(np.sign(rewards_to_come(behaviour, candidates.episodes.reward_shift).mean()))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from offrank.config import resolve
-from offrank.engines import Engine, make_engine, resolve_engine
+from offrank.engines import Engine, Gpu, make_engine, resolve_engine
 from offrank.errors import BusyError
 from offrank.fleet import drive
 from offrank.launch import open_run
@@ -38,9 +38,10 @@ class Workshop:
     threads: int = 0
     workers: int | None = None
     side_by_side: int | None = None  # runs at a time; None: what suits the engine
+    gpu: Gpu | None = None  # of the warp engine
 
     def open_engine(self, task: str) -> Engine:
-        return make_engine(task, self.engine_name(task), threads=self.threads, workers=self.workers)
+        return make_engine(task, self.engine_name(task), threads=self.threads, workers=self.workers, gpu=self.gpu)
 
     def engine_name(self, task: str) -> str:
         return resolve_engine(task, self.engine or "auto")

@@ -1,0 +1,97 @@
+"""A control step on the GPU, and what in it is not physics, at several numbers of worlds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from offrank.bench.rounds import ratio
+from offrank.engines.gpu import Gpu
+from offrank.engines.warp import ROWS, Preparation, choose_device
+from offrank.noise import Directions, Role
+from offrank.normalizer import Whitening
+from offrank.rollouts import Request
+from offrank.tasks import TASKS
+from offrank.tasks.locomotion import Task
+
+WARM_UP, STEPS = 30, 100  # control steps before a measurement, and in it
+
+
+def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
+    """Milliseconds of a control step and of what is around the physics in it, with a small random policy a world."""
+    import warp as wp
+
+    from offrank.engines.warp_worlds import Worlds
+
+    task, device = TASKS[name], choose_device(gpu.device)
+    worlds, idle = (Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic) for _ in range(2))
+    episodes = _episodes(task, gpu.worlds)
+    times: dict[str, list[float]] = {"control step": [], "around physics": []}
+    for round in range(rounds + 1):
+        for some in (worlds, idle):
+            some.clear()
+            some.load(*episodes)
+            some.advance(WARM_UP)  # out of the start state, and into contact
+        contestants: dict[str, Callable[[], None]] = {
+            "control step": partial(worlds.advance, STEPS),
+            "around physics": _around(idle),
+        }
+        for part, take_steps in contestants.items():
+            wp.synchronize_device(device)
+            begin = time.perf_counter()
+            take_steps()
+            wp.synchronize_device(device)
+            if round:  # the first one warms up
+                times[part].append((time.perf_counter() - begin) / STEPS)
+    return {
+        "task": name,
+        "worlds": gpu.worlds,
+        "device": device.name,
+        "deterministic": gpu.deterministic,
+        "milliseconds": {part: [1000 * t for t in values] for part, values in times.items()},
+        "share_around_physics": ratio(times["around physics"], times["control step"]),
+        "steps_a_second": gpu.worlds / median(times["control step"]),
+    }
+
+
+def _episodes(task: Task, worlds: int) -> tuple[Any, ...]:
+    """Enough episodes for every world to be at work in every step, as `Worlds.load` takes them."""
+    count, shape = ROWS * worlds, (task.act_dim, task.obs_dim)
+    request = Request(
+        base=np.zeros(shape),
+        whitening=Whitening.identity(task.obs_dim),
+        seeds=np.arange(count),
+        roles=np.full(count, Role.PLUS, dtype=np.int64),
+        index=np.arange(count),
+        horizon=task.horizon,
+        scale=0.01,
+        directions=Directions(0, 0, count, shape),
+    )
+    horizons, keep = np.full(count, task.horizon), np.zeros(count, dtype=bool)
+    return Preparation(task)(request), [request.whitening] * count, horizons, keep
+
+
+def _around(worlds: Any) -> Callable[[], None]:
+    """STEPS control steps without their physics, from a graph where the device has graphs."""
+    import warp as wp
+
+    def once() -> None:
+        worlds._act()
+        worlds._look()
+
+    launch = once
+    if worlds.device.is_cuda:
+        with wp.ScopedDevice(worlds.device), wp.ScopedCapture() as capture:
+            once()
+        launch = partial(wp.capture_launch, capture.graph)
+
+    def repeated() -> None:
+        for _ in range(STEPS):
+            launch()
+
+    return repeated

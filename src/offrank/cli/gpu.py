@@ -1,0 +1,32 @@
+"""The flags of --engine warp, and the device they describe."""
+
+from __future__ import annotations
+
+import argparse
+
+from offrank.cli.options import count
+from offrank.engines import Gpu
+from offrank.errors import UsageError
+
+FLAGS = ("worlds", "device", "deterministic")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("on a GPU (--engine warp)")
+    group.add_argument("--worlds", type=count, metavar="W", help=f"simulations side by side ({Gpu.worlds})")
+    group.add_argument("--device", metavar="NAME", help="such as cuda:1, or cpu to try it slowly (default: first GPU)")
+    group.add_argument("--deterministic", action="store_true", default=None, help="equal bits from run to run; slower")
+
+
+def gpu_of(args: argparse.Namespace, engine: str) -> Gpu | None:
+    """The device to run on; None for an engine that needs none.
+
+    Raises:
+        UsageError: a flag of the warp engine was given without it.
+    """
+    given = {name: getattr(args, name) for name in FLAGS if getattr(args, name) is not None}
+    if engine == "warp":
+        return Gpu(**given)
+    if given:
+        raise UsageError(f"--{next(iter(given))} is for --engine warp, not {engine}")
+    return None

@@ -1,0 +1,179 @@
+"""An evaluation overlaps the iterations after it, and nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import FunctionEngine, linear_system
+from offrank.config import RunConfig, resolve
+from offrank.errors import EpisodeError
+from offrank.fleet import drive
+from offrank.launch import open_run
+from offrank.metrics import read_metrics
+from offrank.noise import Role
+from offrank.rollouts import Request
+from offrank.run import Run
+
+
+class TrainingFirst(FunctionEngine):
+    """Serves evaluations only when nothing else waits: they come in as late as they can."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        super().__init__(linear_system(4, 2), 4, 2)
+        self.fail_at = fail_at
+
+    def _work(self, timeout: float | None) -> None:
+        self._queue.sort(key=lambda entry: Role.EVALUATION in entry[1].roles)
+        ticket, request = self._queue[0]
+        if request.directions is not None and request.directions.iteration == self.fail_at:
+            self._queue.pop(0)
+            self._fail(ticket, EpisodeError("diverged", 7, 3))
+        else:
+            super()._work(timeout)
+
+
+class EvaluationFirst(FunctionEngine):
+    """One after the other, as if nothing overlapped."""
+
+    def __init__(self) -> None:
+        super().__init__(linear_system(4, 2), 4, 2)
+
+    def _work(self, timeout: float | None) -> None:
+        self._queue.sort(key=lambda entry: Role.EVALUATION not in entry[1].roles)
+        super()._work(timeout)
+
+
+def config(**settings: Any) -> RunConfig:
+    recipe = resolve(None, "op-ars", None, {"n_directions": 6, "n_top": 2, "step_size": 0.05, "noise_std": 0.1})
+    defaults = {"seed": 0, "engine": "function", "horizon": 10, "eval_every": 3, "eval_episodes": 3, "iterations": 10}
+    parts = (recipe.algo, recipe.ranker.name, recipe.hyperparameters, recipe.sources)
+    return RunConfig("toy", *parts, **(defaults | settings))
+
+
+def go(cfg: RunConfig, on: FunctionEngine, folder: Path | None = None, **options: Any) -> Run:
+    run = open_run(cfg, on.info, folder, **options)
+    drive([run], on)
+    return run
+
+
+def log(folder: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in record.items() if k != "wall_s"} for record in read_metrics(folder / "metrics.jsonl")]
+
+
+def middle() -> float:
+    """A threshold that is met after some of the evaluations."""
+    means = [e.mean for e in go(config(), EvaluationFirst()).evaluations]
+    return sorted(means)[1]
+
+
+def evaluations(requests: list[Request]) -> list[int]:
+    """At which places of the order of asking there are evaluations."""
+    return [i for i, request in enumerate(requests) if Role.EVALUATION in request.roles]
+
+
+def test_iterations_are_asked_for_while_an_evaluation_is_under_way() -> None:
+    on = TrainingFirst()
+    run = open_run(config(), on.info, None)
+    run.start()
+    wanted = run.take()
+    while not evaluations(wanted):
+        run.receive(wanted[0], on.run(wanted[0]))
+        wanted = run.take()
+    assert len(wanted) == 2 and run.state.iteration == 3
+    training = next(request for request in wanted if Role.EVALUATION not in request.roles)
+    run.receive(training, on.run(training))
+    assert len(run.take()) == 1 and run.state.iteration == 3 and not run.evaluations
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 10])
+@pytest.mark.parametrize("stop", ["budget", "threshold"])
+def test_when_an_evaluation_comes_in_does_not_change_the_run(tmp_path: Path, every: int, stop: str) -> None:
+    cfg = config(eval_every=every, threshold=middle() if stop == "threshold" else None)
+    late = go(cfg, TrainingFirst(), tmp_path / "late")
+    early = go(cfg, EvaluationFirst(), tmp_path / "early")
+    assert log(tmp_path / "late") == log(tmp_path / "early")
+    assert late.policy.sha256 == early.policy.sha256 and late.evaluations == early.evaluations
+    assert late.result["steps_to_threshold"] == early.result["steps_to_threshold"]
+    assert late.stop_reason == early.stop_reason and late.state.steps == early.state.steps
+
+
+def test_what_was_done_ahead_is_dropped_when_the_threshold_was_met() -> None:
+    on = TrainingFirst()
+    run = go(config(threshold=middle()), on)
+    assert run.stop_reason == "threshold" and run.state.iteration == run.evaluations[-1].iteration
+    iterations = {request.directions.iteration for request in on.requests if request.directions is not None}
+    assert max(iterations) >= run.state.iteration  # it had gone on meanwhile
+
+
+def test_a_callback_stops_the_run_where_it_would_have_stopped_without_overlap() -> None:
+    def stop_after_five(run: Run, record: dict[str, Any]) -> bool:
+        return record["iteration"] < 5
+
+    late = go(config(), TrainingFirst(), callbacks=(stop_after_five,))
+    early = go(config(), EvaluationFirst(), callbacks=(stop_after_five,))
+    assert late.state.iteration == early.state.iteration == 5
+    assert late.policy.sha256 == early.policy.sha256 and late.stop_reason == early.stop_reason == "stopped"
+
+
+def test_an_error_ahead_of_an_evaluation_that_ends_the_run_does_not_count() -> None:
+    threshold = middle()
+    ends = go(config(threshold=threshold), EvaluationFirst()).state.iteration
+    assert go(config(threshold=threshold), TrainingFirst(fail_at=ends)).stop_reason == "threshold"
+
+
+def test_an_error_ahead_of_an_evaluation_is_raised_when_that_is_in(tmp_path: Path) -> None:
+    on = TrainingFirst(fail_at=4)
+    run = open_run(config(), on.info, tmp_path / "run")
+    with pytest.raises(EpisodeError, match="seed 7"):
+        drive([run], on)
+    assert [(r["kind"], r["iteration"]) for r in log(tmp_path / "run")][-2:] == [("evaluation", 3), ("iteration", 4)]
+    resumed = go(config(), TrainingFirst(), tmp_path / "run", resume=True)
+    assert resumed.policy.sha256 == go(config(), EvaluationFirst()).policy.sha256
+
+
+def test_a_run_cut_while_an_evaluation_is_under_way_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    whole = go(config(), EvaluationFirst(), tmp_path / "whole")
+    for cut in range(1, 26):
+        on, folder = TrainingFirst(), tmp_path / str(cut)
+        run = open_run(config(), on.info, folder, checkpoint_seconds=0.0)
+        run.start()
+        wanted = run.take()
+        for _ in range(cut):
+            wanted.sort(key=lambda request: Role.EVALUATION in request.roles)
+            if not wanted:
+                break
+            request = wanted.pop(0)
+            run.receive(request, on.run(request))
+            wanted += run.take()
+        if cut % 2:
+            run.pause()
+        resumed = go(config(), TrainingFirst(), folder, resume=True)
+        assert resumed.policy.sha256 == whole.policy.sha256 and resumed.evaluations == whole.evaluations
+        assert [r for r in log(folder) if r["kind"] == "iteration"] == [
+            r for r in log(tmp_path / "whole") if r["kind"] == "iteration"
+        ]
+
+
+def test_the_engine_is_told_to_drop_what_a_finished_run_had_asked_for() -> None:
+    on = TrainingFirst()
+    stopping, going = (open_run(config(threshold=t, seed=s), on.info, None) for t, s in ((-1e9, 0), (None, 1)))
+    drive([stopping, going], on)
+    assert stopping.state.iteration == 3 and going.state.iteration == 10
+    assert not on._open and not on._queue
+
+
+def test_a_dropped_request_is_never_returned() -> None:
+    on = EvaluationFirst()
+    run = open_run(config(), on.info, None)
+    run.start()
+    (request,) = run.take()
+    first, second = on.submit(request), on.submit(request)
+    on.drop(first)
+    assert [ticket for ticket, _ in on.completed()] == [second] and on.completed() == []
+    third = on.submit(request)
+    on._work(None)
+    on.drop(third)  # done, but not yet fetched
+    assert on.completed() == []
