@@ -6,7 +6,7 @@ SOURCES = pyproject.toml setup.py src/offrank/engines/_rollout.c
 DEMO_SEED ?= 1
 DEMO_STEPS ?= 4M
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-gpu lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/offrank train HalfCheetah-v3 --algo op-ars --seed $(DEMO_SEED) --steps $(DEMO_STEPS) --out runs/demo --resume
@@ -14,6 +14,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev lint
 	$(BIN)/python -m pytest
+
+test-gpu: $(VENV)/.installed-dev  # the warp engine in full: needs an NVIDIA GPU
+	$(BIN)/python -m pytest -rA --gpu tests/test_warp.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

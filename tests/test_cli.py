@@ -719,6 +719,15 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(tmp_path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 
+def test_many_runs_are_shown_together(tmp_path) -> None:
+    many = ("--algo", "op-ars,ars", "--seeds", "0-8", "--iterations", "1", "--horizon", "20", "--out", "runs")
+    outcome = finished(offrank_process("train", "Swimmer-v3", *many, "--eval-episodes", "2", cwd=tmp_path))
+    assert outcome.status == 0, outcome.err
+    first, second = outcome.err.splitlines()
+    assert first.startswith("Swimmer-v3 op-ars (kernel): 9 of 9 ended, 9 by iterations; 80 to 80 steps; ")
+    assert second.startswith("Swimmer-v3 ars (on-policy): 9 of 9 ended, 9 by iterations; 80 to 80 steps; ")
+
+
 def test_every_verb_has_help_with_an_example(capsys) -> None:
     _, verbs = build_parser()
     assert {"train", "evaluate", "plot", "record", "play"} <= set(verbs)

@@ -1,9 +1,12 @@
-"""What a training command shows: a live line a run on a terminal, plain lines everywhere else."""
+"""What a training command shows: live lines on a terminal, plain lines everywhere else; a line a run, or where they are
+many, a line an algorithm that says how all of its runs stand."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean, median
 from typing import Protocol, TextIO
 
 from rich.console import Console
@@ -14,25 +17,47 @@ from offrank.config import ALGORITHMS
 from offrank.run import Run
 
 QUIET_SECONDS = 30.0  # the longest time between two plain lines
-MANY = 20  # bars that still fit on a screen
+MANY = 16  # runs, from which on they are shown together
 
 
 class Display(Protocol):
-    """Is told of every run and every record, and gets a tick several times a second."""
+    """Is told every record and gets a tick several times a second."""
 
-    def add(self, run: Run) -> None: ...
     def on_record(self, run: Run, record: Metrics) -> None: ...
     def tick(self) -> None: ...
     def close(self) -> None: ...
 
 
+class GrowingDisplay(Display, Protocol):
+    """For runs that are opened one by one."""
+
+    def add(self, run: Run) -> None: ...
+
+
 def make_display(runs: Sequence[Run], stream: TextIO, enabled: bool = True) -> Display:
-    display: Display = NoDisplay()
-    if enabled:
-        display = LiveDisplay(stream) if stream.isatty() else PlainDisplay(stream)
+    if enabled and len(runs) >= MANY:
+        groups = grouped(runs)
+        return LiveGroups(groups, stream) if stream.isatty() else PlainGroups(groups, stream)
+    display = growing_display(stream, enabled)
     for run in runs:
         display.add(run)
     return display
+
+
+def growing_display(stream: TextIO, enabled: bool = True) -> GrowingDisplay:
+    if not enabled:
+        return NoDisplay()
+    return LiveDisplay(stream) if stream.isatty() else PlainDisplay(stream)
+
+
+def bars(stream: TextIO) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.percentage:>3.0f}% {task.fields[line]}"),
+        console=Console(file=stream),
+        refresh_per_second=5,
+    )
 
 
 class Pace:
@@ -123,13 +148,7 @@ class LiveDisplay:
     """A bar a run; of many, only those under way."""
 
     def __init__(self, stream: TextIO):
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.percentage:>3.0f}% {task.fields[line]}"),
-            console=Console(file=stream),
-            refresh_per_second=5,
-        )
+        self._progress = bars(stream)
         self._tasks: list[tuple[Pace, TaskID]] = []
         self._progress.start()
 
@@ -151,3 +170,91 @@ class LiveDisplay:
     def close(self) -> None:
         self.tick()
         self._progress.stop()
+
+
+class Group:
+    """Many runs of one algorithm on one task, at a glance."""
+
+    def __init__(self, name: str, runs: Sequence[Run]):
+        self.name, self.paces = name, [Pace(run) for run in runs]
+
+    @property
+    def fraction(self) -> float:
+        """The part of all budgets that is used; a run that has ended needs no more of its own."""
+        return fmean(1.0 if pace.run.stop_reason else pace.fraction for pace in self.paces)
+
+    @property
+    def line(self) -> str:
+        runs = [pace.run for pace in self.paces]
+        ended = Counter(run.stop_reason for run in runs if run.stop_reason)
+        counts = [f"{ended.total()} of {len(runs)} ended", *(f"{n} by {reason}" for reason, n in ended.most_common())]
+        steps = sorted(run.state.steps for run in runs)
+        parts = [", ".join(counts), f"{steps[0]:,} to {steps[-1]:,} steps", self._returns(runs)]
+        going = [pace for pace in self.paces if not pace.run.stop_reason]
+        if going:
+            slowest = max((pace.left for pace in going), key=lambda left: (len(left), left))
+            parts.append(f"{sum(pace.rate for pace in going):,.0f} steps/s, {slowest} left")
+        return "; ".join(parts)
+
+    @staticmethod
+    def _returns(runs: list[Run]) -> str:
+        means = sorted(run.evaluations[-1].mean for run in runs if run.evaluations)
+        if not means:
+            return "not evaluated yet"
+        return f"return {means[0]:.0f} to {means[-1]:.0f}, median {median(means):.0f}"
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """A group an algorithm, in the order they were given."""
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        config = run.config
+        members.setdefault(f"{config.task} {config.algo} ({config.ranker})", []).append(run)
+    return [Group(name, some) for name, some in members.items()]
+
+
+class PlainGroups:
+    """A line a group now and then, and at the end."""
+
+    def __init__(self, groups: list[Group], stream: TextIO):
+        self._groups, self._stream, self._last = groups, stream, time.perf_counter()
+
+    def on_record(self, run: Run, record: Metrics) -> None: ...
+
+    def tick(self) -> None:
+        if time.perf_counter() - self._last >= QUIET_SECONDS:
+            self._write()
+
+    def close(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        self._last = time.perf_counter()
+        for group in self._groups:
+            self._stream.write(f"{group.name}: {group.line}\n")
+        self._stream.flush()
+
+
+class LiveGroups:
+    """A bar a group."""
+
+    def __init__(self, groups: list[Group], stream: TextIO):
+        self._progress = bars(stream)
+        self._tasks = [(group, self._progress.add_task(group.name, total=1.0, line="")) for group in groups]
+        self._last = 0.0
+        self._progress.start()
+
+    def on_record(self, run: Run, record: Metrics) -> None: ...
+
+    def tick(self) -> None:
+        if time.perf_counter() - self._last >= 0.5:  # a look at every run
+            self._update()
+
+    def close(self) -> None:
+        self._update()
+        self._progress.stop()
+
+    def _update(self) -> None:
+        self._last = time.perf_counter()
+        for group, task in self._tasks:
+            self._progress.update(task, completed=group.fraction, line=group.line)

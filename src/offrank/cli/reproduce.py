@@ -13,7 +13,7 @@ from offrank.cli import gpu
 from offrank.cli.options import Parser, count, natural, seeds
 from offrank.engines import ENGINES, native_name
 from offrank.errors import Interrupted, OffrankError, UsageError, did_you_mean
-from offrank.progress import clock, make_display
+from offrank.progress import clock, growing_display
 from offrank.studies.catalogue import STUDIES, Study, Wishes
 from offrank.studies.outcomes import Row, read_rows, write_rows
 from offrank.studies.plan import Planned
@@ -91,7 +91,7 @@ def reproduce(args: argparse.Namespace) -> int:
     )
     if args.dry_run:
         return _rehearse(plan, shop, args)
-    display = make_display((), sys.stderr, enabled=not args.quiet)
+    display = growing_display(sys.stderr, enabled=not args.quiet)
     failure: OffrankError | None = None
     tally = Tally()
     try:

@@ -20,7 +20,7 @@ from offrank.fleet import drive
 from offrank.launch import open_run
 from offrank.noise import Role, episode_seeds
 from offrank.normalizer import Whitening
-from offrank.progress import Display
+from offrank.progress import GrowingDisplay
 from offrank.rollouts import Request
 from offrank.run import Run
 from offrank.studies.plan import Planned
@@ -59,7 +59,7 @@ def missing(plan: Sequence[Planned], pool: Path) -> list[Planned]:
     return [run for run in plan if not run.progress(pool / run.name)[1]]
 
 
-def carry_out(plan: Sequence[Planned], shop: Workshop, display: Display) -> Tally:
+def carry_out(plan: Sequence[Planned], shop: Workshop, display: GrowingDisplay) -> Tally:
     """Run what is missing of a plan, task by task.
 
     Raises:
@@ -88,7 +88,7 @@ def _claimed(
     todo: Sequence[Planned],
     shop: Workshop,
     engine: Engine,
-    display: Display,
+    display: GrowingDisplay,
     done: list[Planned],
     busy: list[Planned],
 ) -> Iterator[Run]:
