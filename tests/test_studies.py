@@ -292,6 +292,17 @@ def test_the_committed_outcomes_can_be_read() -> None:
     assert len(read_rows([results / "lqr.json"])) == 500
 
 
+def test_an_unfinished_run_counts_as_not_there_by_its_last_evaluation(tmp_path: Path) -> None:
+    command = ["train", "Swimmer-v3", "--algo", "ars", "--horizon", "20", "--eval-every", "2", "--eval-episodes", "2"]
+    main([*command, "--iterations", "5", "--out", str(tmp_path / "runs" / "one"), "--quiet"])
+    (tmp_path / "runs" / "one" / "result.json").unlink()
+    assert read_rows([tmp_path / "runs"]) == []
+    (row,) = read_rows([tmp_path / "runs"], unfinished=True)
+    assert row["steps"] == row["budget"] == row["evaluations"][-1][1] and row["steps_to_threshold"] is None
+    write_rows(tmp_path / "rows.json", [row])
+    assert read_rows([tmp_path / "rows.json"]) == [row]
+
+
 def test_the_lqr_study_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["reproduce", "lqr", "--seeds", "0-1", "--budget", "12k", "--out", str(tmp_path), "--quiet"]
     assert main([*words, "--dry-run"]) == 0

@@ -57,6 +57,7 @@ def add_parser(verbs: Any) -> None:
     how.add_argument(
         "--from", dest="source", type=Path, nargs="+", metavar="PATH", help="run nothing: outcomes or folders of runs"
     )
+    how.add_argument("--unfinished", action="store_true", help="with --from: runs that go on, as far as they have come")
     how.add_argument("--dry-run", action="store_true", help="list the runs and the most time they can take")
     how.add_argument("--json", action="store_true", help="print data rather than Markdown")
     how.add_argument("--quiet", action="store_true", help="no progress")
@@ -76,10 +77,12 @@ def reproduce(args: argparse.Namespace) -> int:
         seeds=None if args.seeds is None else tuple(args.seeds),
         budget=args.budget,
     )
+    if args.unfinished and not args.source:
+        raise UsageError("--unfinished is for --from: a study shows the runs that have ended, and says what is missing")
     if args.source:
         if args.dry_run:
             raise UsageError("--from runs nothing: there is nothing to rehearse with --dry-run")
-        return _present(study, _chosen(study, wishes, read_rows(args.source)), args, [])
+        return _present(study, _chosen(study, wishes, read_rows(args.source, args.unfinished)), args, [])
     plan = study.plan(wishes)
     shop = Workshop(
         pool=args.out / study.pool,

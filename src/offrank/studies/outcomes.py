@@ -24,9 +24,13 @@ NEEDED = {"task", "algo", "ranker", "seed", "steps", "engine", "hyperparameters"
 
 
 def gather(folder: Path) -> Row:
-    """The row of a finished run. The threshold is the task's own, whether or not the run was to stop at it."""
-    curve, result = Curve.read(folder), read_json(folder / RESULT)
+    """The row of a run. The threshold is the task's own, whether or not the run was to stop at it.
+
+    What is known of an unfinished run is that it had not got there at its last evaluation: its budget ends there.
+    """
+    curve = Curve.read(folder)
     config = curve.config
+    result = read_json(folder / RESULT) if (folder / RESULT).is_file() else _so_far(curve)
     threshold = config.threshold if config.threshold is not None else task_default(config.task, "threshold")
     crossing = curve.crossing(threshold)
     keys = ("iteration", "steps", "return_mean", "return_std")
@@ -39,6 +43,17 @@ def gather(folder: Path) -> Row:
         "seconds_to_threshold": wall,
         "training_seconds_to_threshold": training,
         "evaluations": [[round(r[k], 2) for k in keys] for r in scheduled],
+    }
+
+
+def _so_far(curve: Curve) -> Row:
+    """What stands in for the result of an unfinished run."""
+    names = ("task", "algo", "ranker", "seed", "engine", "hyperparameters")
+    steps = max((r["steps"] for r in curve.evaluations() if not r.get("final")), default=0)
+    return {name: getattr(curve.config, name) for name in names} | {
+        "steps": steps,
+        "budget": steps,
+        "stop_reason": None,
     }
 
 
@@ -60,12 +75,12 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     write_atomically(path, f"[\n{lines}\n]\n".encode())
 
 
-def read_rows(paths: Iterable[Path]) -> list[Row]:
-    """Rows of files that `write_rows` wrote, and of the finished runs in folders."""
+def read_rows(paths: Iterable[Path], unfinished: bool = False) -> list[Row]:
+    """Rows of files that `write_rows` wrote, and of the finished runs in folders, or of all runs there."""
     rows: list[Row] = []
     for path in paths:
         if path.is_dir():
-            rows += [gather(folder) for folder in run_folders([path]) if (folder / RESULT).is_file()]
+            rows += [gather(folder) for folder in run_folders([path]) if unfinished or (folder / RESULT).is_file()]
             continue
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -103,7 +118,9 @@ class Group:
 
     @property
     def budget(self) -> int:
-        return max(int(row.get("budget") or row["steps"]) for row in self.rows)
+        """How far those were run that did not get there; where all did, how far they might have been."""
+        short = [row for row in self.rows if row["steps_to_threshold"] is None]
+        return max(int(row.get("budget") or row["steps"]) for row in short or self.rows)
 
     @property
     def size(self) -> str:
