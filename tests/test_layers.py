@@ -20,6 +20,7 @@ LAYERS = [  # a module may import from its own layer and from those before it
     {"tasks", "presets"},
     {"engines", "checkpoint"},
     {"config", "policy", "metrics"},
+    {"record"},
     {"run", "tensorboard"},
     {"fleet", "launch", "saved", "evaluation", "plotting", "progress"},
     {"agents", "studies", "bench"},

@@ -22,8 +22,8 @@ from offrank.errors import FileFormatError, UsageError
 from offrank.launch import open_run, stored_config
 from offrank.noise import Role
 from offrank.policy import LinearPolicy
+from offrank.record import policy_for
 from offrank.rollouts import Episode, Request, Rollouts, Trajectory, check_finite
-from offrank.run import policy_for
 from offrank.saved import ASK_TELL
 
 
