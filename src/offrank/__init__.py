@@ -3,6 +3,7 @@
 import offrank.headless  # noqa: F401 (before MuJoCo)
 from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, TRES, load
 from offrank.asktell import AskTell, EpisodeToRun
+from offrank.engines.cluster import Cluster
 from offrank.errors import EngineError, EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
 from offrank.tasks.environment import register as _register
 
@@ -18,6 +19,7 @@ __all__ = [
     "OPTRES",
     "TRES",
     "AskTell",
+    "Cluster",
     "EngineError",
     "EpisodeError",
     "EpisodeToRun",
