@@ -20,6 +20,7 @@ from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 
 import offrank  # noqa: E402
 from helpers import pair_request, same_rollouts  # noqa: E402
+from offrank.bench import cluster as bench  # noqa: E402
 from offrank.cli import main  # noqa: E402
 from offrank.engines import Cluster, make_engine, resolve_engine  # noqa: E402
 from offrank.engines import ray as engine_module  # noqa: E402
@@ -213,20 +214,9 @@ def test_a_bad_episode_is_the_local_engines_error(nodes: Nodes) -> None:
 
 
 def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(nodes: Nodes, tmp_path: Path) -> None:
-    command = [
-        "train",
-        SLOW,
-        "--env-arg",
-        "delay=0.002",
-        "--algo",
-        "ars",
-        "--set",
-        "n_directions=4",
-        "--set",
-        "n_top=2",
-    ]
-    command += ["--iterations", "12", "--eval-every", "0", "--checkpoint-seconds", "0", "--quiet"]
-    ray_flags = ["--engine", "ray", "--workers", "2"]
+    command = ["train", SLOW, "--algo", "ars", "--set", "n_directions=4", "--set", "n_top=2", "--iterations", "12"]
+    command += ["--eval-every", "0", "--checkpoint-seconds", "0", "--quiet"]
+    ray_flags = ["--engine", "ray", "--workers", "2", "--env-arg", "delay=0.004"]
     out = tmp_path / "killed"
     driver = subprocess.Popen(
         [sys.executable, "-m", "offrank", *command, *ray_flags, "--address", nodes.address, "--out", str(out)],
@@ -241,7 +231,7 @@ def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(nodes: Nodes, tm
     driver.wait()
     assert not (out / "result.json").exists()
     assert main([*command, *ray_flags, "--out", str(out), "--resume"]) == 0
-    assert main([*command, "--workers", "0", "--out", str(tmp_path / "whole")]) == 0
+    assert main([*command, "--workers", "0", "--env-arg", "delay=0", "--out", str(tmp_path / "whole")]) == 0
     killed, whole = (json.loads((folder / "result.json").read_text()) for folder in (out, tmp_path / "whole"))
     assert killed["policy_sha256"] == whole["policy_sha256"] and killed["steps"] == whole["steps"]
 
@@ -339,3 +329,11 @@ def test_wrong_flags_are_one_line(
     assert main(["train", POINT, "--out", str(tmp_path / "run"), *flags]) == 2
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == 1
+
+
+def test_the_benchmark_measures_every_number_of_workers_and_the_bytes(nodes: Nodes) -> None:
+    found = bench.efficiency(0.0005, [1, 2], episodes=4, rounds=1)
+    assert set(found["seconds"]) == {"one process", "1 workers", "2 workers"} and set(found["efficiency"]) == {1, 2}
+    few, many = bench.wire(ray, [32, 4096], episodes=4, requests=1)
+    assert abs(few["request_bytes"] - many["request_bytes"]) < 10 and few["request_bytes"] > 17 * 376 * 8
+    assert len(bench.waiting(ray, 10, rounds=3)) == 3

@@ -11,8 +11,10 @@ from typing import Any
 
 from offrank.cli.options import count
 from offrank.engines import NOT_BUILT, is_built
-from offrank.errors import UsageError, did_you_mean
+from offrank.errors import UsageError, did_you_mean, require
 from offrank.tasks import TASKS
+
+EPISODES = 64  # a request of the cluster's
 
 EPILOG = """\
 examples:
@@ -20,10 +22,12 @@ examples:
   offrank bench rollouts --peers gymnasium envpool --candidates 16 --json
   offrank bench train
   offrank bench iteration --out benchmarks/iteration.json
+  offrank bench cluster --workers 1 2 4 8 --step-ms 1 20
 
 rollouts    closed-loop steps beside bare physics and the peers (gymnasium, gymnasium-sync, gymnasium-async, envpool)
 train       a whole ARS run beside sb3-contrib's
 iteration   where the time of an OP-ARS iteration goes; how cost grows with candidates, directions and iterations
+cluster     the ray engine beside one process, for environments of several step times; bytes on the wire
 
 Peers that are not installed are skipped by name. Contestants alternate; medians, and the spread of the rounds.
 """
@@ -31,10 +35,12 @@ Peers that are not installed are skipped by name. Contestants alternate; medians
 
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser("bench", help="measure speed", description="Measure speed, side by side.", epilog=EPILOG)
-    parser.add_argument("what", choices=["rollouts", "train", "iteration"], metavar="rollouts|train|iteration")
+    parser.add_argument("what", choices=list(BENCHES), metavar="|".join(BENCHES))
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="default: all six; for train, HalfCheetah-v3")
     parser.add_argument("--peers", nargs="*", metavar="NAME", help="default: all")
     parser.add_argument("--candidates", nargs="+", type=count, default=[4, 16, 64], metavar="N", help="at once")
+    parser.add_argument("--step-ms", nargs="+", type=float, default=[0.05, 0.2, 1.0, 5.0, 20.0], metavar="MS")
+    parser.add_argument("--workers", nargs="+", type=count, default=[1, 2, 4, 8], metavar="W", help="on the cluster")
     parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the raw times, as JSON")
     parser.add_argument("--json", action="store_true", help="print the raw times, as JSON, instead of tables")
@@ -45,11 +51,11 @@ def bench(args: argparse.Namespace) -> int:
     for task in args.tasks or []:
         if task not in TASKS:
             raise UsageError(f"unknown task {task!r}: one of {', '.join(TASKS)}{did_you_mean(task, TASKS)}")
-    if not is_built():
+    if args.what != "cluster" and not is_built():
         raise UsageError(f"{NOT_BUILT}; there is nothing else to measure")
     from offrank.bench.rounds import machine
 
-    found, lines = {"rollouts": _rollouts, "train": _train, "iteration": _iteration}[args.what](args)
+    found, lines = BENCHES[args.what](args)
     record = {"bench": args.what, "rounds": args.rounds, **machine(), **found}
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -144,3 +150,33 @@ def _iteration(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         lines.append("| " + " | ".join(cells) + " |")
     found = {"profiles": profiles, "growth": growth, "scores": scores, "memory": memory, "scaling": scaling}
     return found, lines
+
+
+def _cluster(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    require("ray", "ray")
+    from offrank.bench import cluster as it
+
+    if min(args.step_ms) <= 0:
+        raise UsageError(f"--step-ms {min(args.step_ms):g}: must be positive")
+    rows = []
+    with it.local_ray(max(sum(args.workers), 2)) as ray:
+        for step in args.step_ms:
+            _say(f"{step:g} ms a step")
+            rows.append(it.efficiency(step / 1e3, args.workers, EPISODES, args.rounds))
+        _say("bytes, and the driver's time")
+        wire = it.wire(ray, [32, 350, 4096], EPISODES)
+        waiting = it.waiting(ray, 1000, args.rounds)
+    head = ["ms a step", "measured", "steps an episode", *(f"efficiency, {w} workers" for w in args.workers)]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for r in rows:
+        cells = [f"{r['step_ms']:g}", f"{median(r['measured_step_ms']):.2f}", str(r["steps_an_episode"])]
+        lines.append("| " + " | ".join(cells + [_spread(r["efficiency"][w]) for w in args.workers]) + " |")
+    lines += ["", "| N | bytes a request | bytes of messages a piece | driver's CPU a piece, ms |", "|---|---|---|---|"]
+    for w in wire:
+        cells = [str(w["directions"]), str(w["request_bytes"]), f"{w['message_bytes_a_piece']:.0f}"]
+        lines.append("| " + " | ".join([*cells, f"{w['driver_cpu_ms_a_piece']:.2f}"]) + " |")
+    lines += ["", f"one look at 1,000 outstanding answers: {median(waiting):.2f} ms"]
+    return {"rows": rows, "wire": wire, "waiting_ms": waiting}, lines
+
+
+BENCHES = {"rollouts": _rollouts, "train": _train, "iteration": _iteration, "cluster": _cluster}

@@ -73,6 +73,7 @@ class RayEngine(Engine):
         self._waiting: deque[Key] = deque()
         self._requests: dict[int, Any] = {}  # references, by ticket
         self._lost: Counter[Key] = Counter()
+        self._longest = min(PIECE, (cluster.episode_seconds or math.inf) / 4)  # seconds of a piece
         self._pace = 0.0  # seconds an episode, lately; 0: not known yet
         self._room = 0
         self._look_at = self._start_at = 0.0
@@ -239,9 +240,8 @@ class RayEngine(Engine):
 
         An episode that lost a worker before goes alone, so that it is known whose fault the next loss is.
         """
-        longest = min(PIECE, (self._cluster.episode_seconds or math.inf) / 4)
         share = math.ceil(len(self._waiting) / (2 * len(self._workers)))
-        size = max(min(share, int(longest / self._pace)) if self._pace else 1, self._slots)
+        size = max(min(share, int(self._longest / self._pace)) if self._pace else 1, self._slots)
         piece = [self._waiting.popleft()]
         while len(piece) < size and self._waiting and not self._lost[piece[0]]:
             following = self._waiting[0]
