@@ -8,8 +8,8 @@ and then, on any node of the cluster:
 
     offrank train cluster_robots:Arm-v0 --engine ray --address auto --resource robot=1 --episode-seconds 60
 
-A worker holds one `robot`, so each node has one worker, and a worker runs one episode at a time. A robot that is switched
-off loses its episode to another; one that is switched on joins. The driver needs no robot, nor what drives it.
+A worker holds one `robot`, so each node has one worker, and a worker runs one episode at a time. A robot that is
+switched off loses its episode to another; one that is switched on joins. The driver needs no robot, nor what drives it.
 
 Here the arm is a sum; put your hardware where it is.
 """

@@ -16,13 +16,16 @@ import gymnasium as gym
 import numpy as np
 
 from offrank.bench.rounds import alternate, ratio
+from offrank.candidates import Episodes
+from offrank.config import resolve
 from offrank.engines import Cluster
 from offrank.engines.gymnasium import GymnasiumEngine
 from offrank.engines.ray import RayEngine
 from offrank.errors import require
 from offrank.noise import Directions, Role
 from offrank.normalizer import Whitening
-from offrank.rollouts import Request
+from offrank.rollouts import Episode, Request, Rollouts, Trajectory
+from offrank.tasks import TASKS
 
 EPISODE = 0.1  # seconds that an episode should last, within STEPS
 STEPS = (10, 200)
@@ -150,6 +153,39 @@ def waiting(ray: Any, answers: int, rounds: int) -> list[float]:
     for answer in due:
         ray.cancel(answer)
     return times
+
+
+def serial(task: str, algo: str, iterations: int) -> list[float]:
+    """CPU seconds that the driver spends in an iteration of a task with its presets, given its episodes: ranking,
+    update and the statistics of the states. The episodes are whole ones, and made up."""
+    recipe, rng = resolve(task, algo), np.random.default_rng(0)
+    p, n = TASKS[task].act_dim, TASKS[task].obs_dim
+    state = recipe.strategy.start(p, n, 0, recipe.ranker)
+    times = []
+    for _ in range(iterations):
+        iteration = recipe.strategy.iteration(state, recipe.ranker, Episodes(TASKS[task].horizon, **recipe.episodes))
+        begin = time.process_time()
+        request = next(iteration)
+        seconds = time.process_time() - begin
+        while True:
+            rollouts = _made_up(request, n, rng)
+            begin = time.process_time()
+            try:
+                request = iteration.send(rollouts)
+            except StopIteration as done:
+                state = done.value[0]
+                break
+            finally:
+                seconds += time.process_time() - begin
+        times.append(seconds)
+    return times
+
+
+def _made_up(request: Request, n: int, rng: np.random.Generator) -> Rollouts:
+    """Rollouts of the full horizon, of noise."""
+    states = rng.normal(size=(request.horizon, n))
+    trajectories = [Trajectory(states, rng.normal(size=request.horizon), False) for _ in range(len(request))]
+    return Rollouts.of([Episode.of(trajectory, request.keep) for trajectory in trajectories])
 
 
 def _loopback() -> int:

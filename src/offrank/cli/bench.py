@@ -166,6 +166,7 @@ def _cluster(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         _say("bytes, and the driver's time")
         wire = it.wire(ray, [32, 350, 4096], EPISODES)
         waiting = it.waiting(ray, 1000, args.rounds)
+    serial = {algo: it.serial("Humanoid-v3", algo, args.rounds + 1)[1:] for algo in ("ars", "op-ars")}
     head = ["ms a step", "measured", "steps an episode", *(f"efficiency, {w} workers" for w in args.workers)]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
@@ -176,7 +177,9 @@ def _cluster(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         cells = [str(w["directions"]), str(w["request_bytes"]), f"{w['message_bytes_a_piece']:.0f}"]
         lines.append("| " + " | ".join([*cells, f"{w['driver_cpu_ms_a_piece']:.2f}"]) + " |")
     lines += ["", f"one look at 1,000 outstanding answers: {median(waiting):.2f} ms"]
-    return {"rows": rows, "wire": wire, "waiting_ms": waiting}, lines
+    for algo, seconds in serial.items():
+        lines.append(f"the driver's part of an iteration of {algo} on Humanoid-v3: {1e3 * median(seconds):.0f} ms")
+    return {"rows": rows, "wire": wire, "waiting_ms": waiting, "serial_s": serial}, lines
 
 
 BENCHES = {"rollouts": _rollouts, "train": _train, "iteration": _iteration, "cluster": _cluster}
