@@ -4,8 +4,8 @@
 
 From `benchmarks/cluster.json` (`offrank bench cluster`): the driver's CPU time and the bytes of a piece, the bytes of a
 request, the driver's part of an iteration. From `benchmarks/iteration.json` (`offrank bench iteration`): steps a second
-of one episode on one core. Episodes are whole (1000 steps), as those of a trained policy are. A single run waits for its
-driver, and its driver for it; a fleet does both at once, and takes as long as the slower of the two.
+of one episode on one core. Episodes are whole (1000 steps), as those of a trained policy are. A single run waits for
+its driver, and its driver for it; a fleet does both at once, and takes as long as the slower of the two.
 """
 
 from __future__ import annotations
