@@ -22,8 +22,7 @@ import offrank  # noqa: E402
 from helpers import pair_request, same_rollouts  # noqa: E402
 from offrank.bench import cluster as bench  # noqa: E402
 from offrank.cli import main  # noqa: E402
-from offrank.engines import Cluster, make_engine, resolve_engine  # noqa: E402
-from offrank.engines import ray as engine_module  # noqa: E402
+from offrank.engines import Cluster, crew, make_engine, resolve_engine  # noqa: E402
 from offrank.engines.fingerprint import differences, fingerprint  # noqa: E402
 from offrank.engines.ray import RayEngine  # noqa: E402
 from offrank.errors import EngineError, EpisodeError, UsageError  # noqa: E402
@@ -69,7 +68,7 @@ def finish(engine: RayEngine, ticket: int) -> Rollouts | EpisodeError:
 
 def until_busy(engine: RayEngine, workers: int) -> None:
     """Go on until so many workers have something to do."""
-    while sum(bool(worker.keys) for worker in engine._workers) < workers:
+    while sum(bool(worker.piece) for worker in engine._crew.workers) < workers:
         assert engine.completed(timeout=0.05) == []
 
 
@@ -126,7 +125,7 @@ def test_a_slow_episode_does_not_idle_the_others(nodes: Nodes, tmp_path: Path) -
     log = tmp_path / "log"
     engine = on_cluster("toy_envs:Uneven-v0", 2, {"log": str(log)})
     until_ready = pair_request(engine.info, 1, seed=100)
-    while sum(worker.ready for worker in engine._workers) < 2:
+    while sum(worker.ready for worker in engine._crew.workers) < 2:
         engine.run(until_ready)
     log.write_text("")
     engine.run(pair_request(engine.info, 8))
@@ -158,7 +157,7 @@ def test_a_killed_worker_and_a_crashed_one_change_nothing(nodes: Nodes, tmp_path
     request = pair_request(engine.info, 10)
     ticket = engine.submit(request)
     until_busy(engine, 1)
-    ray.kill(next(worker for worker in engine._workers if worker.keys).handle)
+    ray.kill(next(worker for worker in engine._crew.workers if worker.piece).handle)
     found = finish(engine, ticket)
     engine.close()
     assert isinstance(found, Rollouts) and same_rollouts(found, here("toy_envs:Crash-v0", request, marker))
@@ -170,13 +169,13 @@ def test_a_lost_node_changes_nothing_and_the_engine_shrinks_and_grows_with_the_c
     request = pair_request(engine.info, 10)
     ticket = engine.submit(request)
     until_busy(engine, 2)
-    assert len(engine._workers) == 2
+    assert len(engine._crew.workers) == 2
     nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
     found = finish(engine, ticket)
     assert isinstance(found, Rollouts) and same_rollouts(found, here(SLOW, request, {"delay": 0.0}))
-    assert sum(worker.ready for worker in engine._workers) == 1
+    assert sum(worker.ready for worker in engine._crew.workers) == 1
     nodes.add_node(**NODE)
-    while sum(worker.ready for worker in engine._workers) < 2:
+    while sum(worker.ready for worker in engine._crew.workers) < 2:
         assert same_rollouts(engine.run(request), found)
     engine.close()
 
@@ -242,7 +241,7 @@ def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(nodes: Nodes, tm
 def test_nodes_that_would_give_other_bits_are_refused_or_warned_of(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "fingerprint", lambda: fingerprint() | {"numpy": "1.0", "BLAS": "Zen"})
+    monkeypatch.setattr(crew, "fingerprint", lambda: fingerprint() | {"numpy": "1.0", "BLAS": "Zen"})
     with pytest.raises(EngineError, match=rf"it has numpy {np.__version__} instead of 1.0, BLAS \w+ instead of Zen"):
         on_cluster(POINT, 1)
     with pytest.warns(UserWarning, match="may give other bits than this one: it has numpy"):

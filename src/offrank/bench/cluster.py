@@ -81,7 +81,7 @@ def engine_of(make: Callable[[], gym.Env[Any, Any]], workers: int) -> RayEngine:
     """A ray engine all of whose workers have started."""
     engine = RayEngine(partial(GymnasiumEngine, make, 0, True), Cluster(), workers)
     p, n = engine.info.act_dim, engine.info.obs_dim
-    while sum(worker.ready for worker in engine._workers) < workers:
+    while sum(worker.ready for worker in engine._crew.workers) < workers:
         engine.run(some_episodes((p, n), workers, 1, workers))
     return engine
 
