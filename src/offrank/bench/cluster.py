@@ -87,7 +87,11 @@ def engine_of(make: Callable[[], gym.Env[Any, Any]], workers: int) -> RayEngine:
 
 
 def efficiency(seconds: float, workers: list[int], episodes: int, rounds: int) -> dict[str, Any]:
-    """Time of one process over (time of w workers times w), for an environment that sleeps so long a step."""
+    """Time of one process over (time of w workers times w), for an environment that sleeps so long a step.
+
+    Beside it the share of the workers' time that they spent in episodes: the rest is messages and waiting for the last
+    one. What it does not explain of the efficiency is that episodes take longer side by side, on the cores there are.
+    """
     make = partial(Sleeper, seconds)
     low, high = STEPS
     horizon = min(max(round(EPISODE / seconds), low), high)
@@ -95,6 +99,7 @@ def efficiency(seconds: float, workers: list[int], episodes: int, rounds: int) -
     engines: dict[str, Any] = {"one process": GymnasiumEngine(make, 0)}
     engines |= {f"{w} workers": engine_of(make, w) for w in workers}
     times = alternate({name: partial(engine.run, request) for name, engine in engines.items()}, rounds)
+    busy = {w: [_busy(engines[f"{w} workers"], request, w) for _ in range(rounds)] for w in workers}
     for engine in engines.values():
         engine.close()
     one = times["one process"]
@@ -106,7 +111,15 @@ def efficiency(seconds: float, workers: list[int], episodes: int, rounds: int) -
         "steps_an_episode": horizon,
         "seconds": times,
         "efficiency": found,
+        "in_episodes": busy,
     }
+
+
+def _busy(engine: RayEngine, request: Request, workers: int) -> float:
+    """Share of the workers' time that they spend in the episodes of a request."""
+    before, begin = engine.seconds, time.perf_counter()
+    engine.run(request)
+    return (engine.seconds - before) / (time.perf_counter() - begin) / workers
 
 
 def wire(ray: Any, directions: list[int], episodes: int, requests: int = 20) -> list[dict[str, Any]]:

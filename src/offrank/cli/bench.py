@@ -167,11 +167,13 @@ def _cluster(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         wire = it.wire(ray, [32, 350, 4096], EPISODES)
         waiting = it.waiting(ray, 1000, args.rounds)
     serial = {algo: it.serial("Humanoid-v3", algo, args.rounds + 1)[1:] for algo in ("ars", "op-ars")}
-    head = ["ms a step", "measured", "steps an episode", *(f"efficiency, {w} workers" for w in args.workers)]
+    head = ["ms a step", "measured", "steps an episode"]
+    head += [f"efficiency, {w} worker{'s' if w > 1 else ''} (in episodes)" for w in args.workers]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
         cells = [f"{r['step_ms']:g}", f"{median(r['measured_step_ms']):.2f}", str(r["steps_an_episode"])]
-        lines.append("| " + " | ".join(cells + [_spread(r["efficiency"][w]) for w in args.workers]) + " |")
+        cells += [f"{_spread(r['efficiency'][w])} ({median(r['in_episodes'][w]):.2f})" for w in args.workers]
+        lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "| N | bytes a request | bytes of messages a piece | driver's CPU a piece, ms |", "|---|---|---|---|"]
     for w in wire:
         cells = [str(w["directions"]), str(w["request_bytes"]), f"{w['message_bytes_a_piece']:.0f}"]

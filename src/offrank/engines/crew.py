@@ -6,7 +6,7 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,15 +27,16 @@ WATCH = 1.0  # seconds between looks at the size of the cluster
 QUIET = 30.0  # seconds without any worker before we say so
 PATIENCE = 600.0  # and before we give up: a cluster may take minutes to grow
 
+Piece = list[tuple[int, int]]  # (ticket, episode)
+
 
 @dataclass(eq=False)
 class Worker:
-    """An actor, and what it was last asked. It has one question open at a time."""
+    """An actor, and what it has to do."""
 
     handle: Any
-    answer: Any = None  # reference of the answer that is due
-    piece: list[tuple[int, int]] = field(default_factory=list)  # (ticket, episode) it runs; empty: asked how it is
-    since: float = 0.0
+    pieces: deque[Piece] = field(default_factory=deque)  # the one it runs, and the one it runs next
+    since: float = 0.0  # when it began the first of them, as far as we know
     ready: bool = False  # it has answered once
 
 
@@ -91,44 +92,49 @@ class Crew:
         while now >= self._start_at and len(self.workers) < min(limit, useful):
             self._start()
 
-    def give(self, worker: Worker, piece: list[tuple[int, int]], request: Any) -> None:
-        """Have a worker run a piece of a request, given by its reference."""
-        worker.piece, worker.since = piece, time.monotonic()
-        worker.answer = worker.handle.run.remote(request, [episode for _, episode in piece])
-        self._due[worker.answer] = worker
+    def give(self, worker: Worker, piece: Piece, request: Any) -> None:
+        """Have a worker run a piece of a request, given by its reference, after the one that it runs now."""
+        if not worker.pieces:
+            worker.since = time.monotonic()
+            self.idle.remove(worker)
+        worker.pieces.append(piece)
+        self._due[worker.handle.run.remote(request, [episode for _, episode in piece])] = worker
 
-    def answers(self, timeout: float) -> list[tuple[Worker, Any]]:
-        """Wait for an answer; returns the workers that had a piece, each with what came of it, or None if it died.
+    def answers(self, timeout: float) -> Iterator[tuple[Worker, Any]]:
+        """Wait for an answer; yields the workers that had a piece, each with what came of it, or None if it died.
 
         Raises:
             EngineError: no worker can be started, or one is unlike us.
         """
-        found = []
-        if self._due:
-            first, _ = self.ray.wait(list(self._due), num_returns=1, timeout=timeout)
-            answers, _ = self.ray.wait(list(self._due), num_returns=len(self._due), timeout=0) if first else ([], [])
-            for answer in answers:
-                worker = self._due.pop(answer)
-                said, why = self._hear(answer)
-                if worker.piece:
-                    found.append((worker, said))
-                elif said is None:
-                    self._bury(worker, why)
-                else:
-                    self._welcome(worker, said)
-        else:
+        if not self._due:
             time.sleep(timeout)
-        return found
+            return
+        first, _ = self.ray.wait(list(self._due), num_returns=1, timeout=timeout)
+        if not first:
+            return
+        for answer in self.ray.wait(list(self._due), num_returns=len(self._due), timeout=0)[0]:
+            worker = self._due.pop(answer, None)
+            if worker is None:
+                continue  # it was dismissed a moment ago
+            said, why = self._hear(answer)
+            if worker.pieces:
+                yield worker, said
+            elif said is None:
+                self._bury(worker, why)
+            else:
+                self._welcome(worker, said)
 
-    def release(self, worker: Worker) -> None:
-        """A worker is free again."""
-        worker.piece = []
-        self.idle.append(worker)
+    def release(self, worker: Worker) -> Piece:
+        """A worker is done with its first piece, which is returned."""
+        piece, worker.since = worker.pieces.popleft(), time.monotonic()
+        if not worker.pieces:
+            self.idle.append(worker)
+        return piece
 
     def dismiss(self, worker: Worker) -> None:
         """End a worker, whatever it does."""
         self.workers.remove(worker)
-        self._due.pop(worker.answer, None)
+        self._due = {answer: other for answer, other in self._due.items() if other is not worker}
         with suppress(ValueError):
             self.idle.remove(worker)
         if self.ray.is_initialized():  # otherwise it died with its cluster, and asking would start another
@@ -166,7 +172,7 @@ class Crew:
             raise UsageError(f"no node of the cluster has what one worker needs: {needs}")
         while not self.idle:
             self.grow(1)
-            self.answers(POLL)
+            list(self.answers(POLL))
 
     def _start(self) -> None:
         worker = Worker(self._new())
@@ -174,8 +180,7 @@ class Crew:
         self._greet(worker)
 
     def _greet(self, worker: Worker) -> None:
-        worker.answer = worker.handle.hello.remote()
-        self._due[worker.answer] = worker
+        self._due[worker.handle.hello.remote()] = worker
 
     def _hear(self, answer: Any) -> tuple[Any, str]:
         """What a worker answered, or None and why there will be no answer."""

@@ -16,14 +16,12 @@ from typing import Any
 
 from offrank.engines.base import Engine
 from offrank.engines.cluster import Cluster
-from offrank.engines.crew import POLL, Crew, Worker
+from offrank.engines.crew import POLL, Crew, Piece, Worker
 from offrank.errors import EpisodeError, OffrankError, UsageError
 from offrank.rollouts import Request, Rollouts
 
 ATTEMPTS = 3  # how often an episode may lose its worker before its request fails
-PIECE = 0.1  # seconds of work that are worth a message
-
-Key = tuple[int, int]  # (ticket, episode)
+PIECE = 0.2  # seconds of work that are worth a message
 
 
 class RayEngine(Engine):
@@ -45,9 +43,10 @@ class RayEngine(Engine):
         self._slots, self._limit = slots, cluster.episode_seconds
         self._longest = min(PIECE, (self._limit or math.inf) / 4)  # seconds of a piece
         self._pace = 0.0  # seconds an episode, lately; 0: not known yet
-        self._waiting: deque[Key] = deque()
+        self.seconds = 0.0  # that workers have spent in episodes
+        self._waiting: deque[tuple[int, int]] = deque()  # (ticket, episode)
         self._requests: dict[int, Any] = {}  # references, by ticket
-        self._lost: Counter[Key] = Counter()
+        self._lost: Counter[tuple[int, int]] = Counter()
         self._closed = False
         self._crew = Crew(make, cluster, workers)
         self.info = self._crew.info
@@ -64,7 +63,7 @@ class RayEngine(Engine):
     def _work(self, timeout: float | None) -> None:
         end = math.inf if timeout is None else time.monotonic() + timeout
         while not self._done:
-            episodes = len(self._waiting) + sum(len(worker.piece) for worker in self._crew.workers)
+            episodes = len(self._waiting) + sum(len(p) for worker in self._crew.workers for p in worker.pieces)
             self._crew.grow(math.ceil(episodes / self._slots))
             self._hand_out()
             for worker, answer in self._crew.answers(max(min(end - time.monotonic(), POLL), 0.0)):
@@ -80,21 +79,24 @@ class RayEngine(Engine):
         self._waiting.clear()
         self._requests.clear()
         self._lost.clear()
-        for worker in [worker for worker in self._crew.workers if worker.piece]:
+        for worker in [worker for worker in self._crew.workers if worker.pieces]:
             self._crew.dismiss(worker)
 
     def _hand_out(self) -> None:
-        """Give every idle worker a piece, while there are any."""
-        while self._waiting and self._crew.idle:
-            piece = self._next_piece()
-            self._crew.give(self._crew.idle.popleft(), piece, self._requests[piece[0][0]])
+        """Give every idle worker a piece; and every busy one its next, so that it need not wait for our answer, as long
+        as there is enough for all: at the end, nothing should queue behind a slow episode."""
+        crew = self._crew
+        for worker in [*crew.idle, *(w for w in crew.workers if len(w.pieces) == 1)]:
+            if len(self._waiting) > (len(crew.workers) if worker.pieces else 0):
+                piece = self._next_piece()
+                crew.give(worker, piece, self._requests[piece[0][0]])
 
-    def _next_piece(self) -> list[Key]:
+    def _next_piece(self) -> Piece:
         """The next episodes for one worker: long enough to be worth a message, short enough to share the rest fairly.
 
         An episode that lost a worker before goes alone, so that it is known whose fault the next loss is.
         """
-        share = math.ceil(len(self._waiting) / (2 * len(self._crew.workers)))
+        share = math.ceil(len(self._waiting) / (4 * len(self._crew.workers)))
         size = max(min(share, int(self._longest / self._pace)) if self._pace else 1, self._slots)
         piece = [self._waiting.popleft()]
         while len(piece) < size and self._waiting and not self._lost[piece[0]]:
@@ -106,13 +108,14 @@ class RayEngine(Engine):
 
     def _note(self, worker: Worker, outcome: Rollouts | OffrankError, seconds: float) -> None:
         """Take in what came of a piece."""
-        piece, ticket = worker.piece, worker.piece[0][0]
-        self._crew.release(worker)
+        piece = self._crew.release(worker)
+        ticket = piece[0][0]
         if isinstance(outcome, EpisodeError):
             self._give_up(ticket, outcome)
         elif isinstance(outcome, OffrankError):
             raise outcome
         else:
+            self.seconds += seconds
             pace = seconds / len(piece)
             self._pace = 0.8 * self._pace + 0.2 * pace if self._pace else pace
             for key, episode in zip(piece, outcome.episodes(), strict=True):
@@ -129,13 +132,16 @@ class RayEngine(Engine):
 
     def _replace_hanging(self) -> None:
         now = time.monotonic()
-        for worker in [w for w in self._crew.workers if w.piece and now - w.since > (self._limit or math.inf)]:
+        for worker in [w for w in self._crew.workers if w.pieces and now - w.since > (self._limit or math.inf)]:
             self._lose(worker, f"it took more than {self._limit:g} s")
 
     def _lose(self, worker: Worker, why: str) -> None:
-        """Put the episodes of a lost worker back in front of the queue."""
+        """Put the episodes of a lost worker back in front of the queue; the loss is held against those it ran."""
         self._crew.dismiss(worker)
-        for key in reversed(worker.piece):
+        running, *following = worker.pieces
+        for piece in following:
+            self._waiting.extendleft(key for key in reversed(piece) if key[0] in self._open)
+        for key in reversed(running):
             ticket, episode = key
             if ticket not in self._open:
                 continue
