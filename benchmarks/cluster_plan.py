@@ -41,13 +41,15 @@ def plan(algo: str, runs: int, cores: int, slots: int, cluster: dict[str, Any], 
     seconds = max(alone, runs * episodes * episode / cores, driver)
     results = 8 * (2 * task.obs_dim + 2)  # moments, return and length, an episode
     kept = 0 if algo == "ars" else phases(algo)[0] * 8 * task.horizon * (task.obs_dim + 1)
+    # a seed, a role and an index an episode
+    sent = sum(wire["request_bytes"] + 24 * (e - wire["episodes"]) for e in phases(algo))
     nodes = cores / 16
     return {
         "seconds": seconds,
         "episodes_s": runs * episodes / seconds,
         "used": runs * episodes * episode / cores / seconds,
         "driver": driver / seconds,
-        "out_mb_s": 1e-6 * runs * len(phases(algo)) * wire["request_bytes"] * nodes / seconds,
+        "out_mb_s": 1e-6 * runs * sent * nodes / seconds,
         "in_mb_s": 1e-6 * runs * (episodes * results + kept) / seconds,
     }
 
