@@ -131,8 +131,11 @@ class Crash(Point):
         if len(lines) < self.times:
             with self.marker.open("a") as file:
                 file.write(f"{os.getpid()}\n")
-            os._exit(3)
+            self.end()
         return super().reset(seed=seed, options=options)
+
+    def end(self) -> None:
+        os._exit(3)
 
 
 class Slow(Point):
@@ -147,6 +150,27 @@ class Slow(Point):
         return super().step(action)
 
 
+class Hang(Crash):
+    """Does not come back from `reset`, instead of killing its process."""
+
+    def end(self) -> None:
+        time.sleep(3600)
+
+
+class Uneven(Point):
+    """Notes its process in `log` once an episode. The episode with seed 0 takes `delay` seconds longer."""
+
+    def __init__(self, log: str, delay: float = 1.0):
+        super().__init__()
+        self.log, self.delay = Path(log), delay
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        time.sleep(self.delay if seed == 0 else 0.0)
+        with self.log.open("a") as file:
+            file.write(f"{seed} {os.getpid()}\n")
+        return super().reset(seed=seed, options=options)
+
+
 ENVIRONMENTS = {
     "Point-v0": Point,
     "DictPoint-v0": DictPoint,
@@ -157,6 +181,8 @@ ENVIRONMENTS = {
     "Raise-v0": Raise,
     "Crash-v0": Crash,
     "Slow-v0": Slow,
+    "Hang-v0": Hang,
+    "Uneven-v0": Uneven,
 }
 
 for _id, _class in ENVIRONMENTS.items():

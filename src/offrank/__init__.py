@@ -3,7 +3,7 @@
 import offrank.headless  # noqa: F401 (before MuJoCo)
 from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, TRES, load
 from offrank.asktell import AskTell, EpisodeToRun
-from offrank.engines import Gpu
+from offrank.engines import Cluster, Gpu
 from offrank.errors import EngineError, EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
 from offrank.tasks.environment import register as _register
 
@@ -19,6 +19,7 @@ __all__ = [
     "OPTRES",
     "TRES",
     "AskTell",
+    "Cluster",
     "EngineError",
     "EpisodeError",
     "EpisodeToRun",

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from offrank.arrays import FloatArray, IntArray
 from offrank.config import RunConfig, configure, resolve
-from offrank.engines import Engine, Gpu, make_engine
+from offrank.engines import Cluster, Engine, Gpu, make_engine, on_cluster, on_ray
 from offrank.errors import UsageError
 from offrank.evaluation import evaluate_policy
 from offrank.fleet import drive
@@ -40,6 +41,7 @@ class Agent:
         engine, threads, workers, env_args, clip_actions: see `offrank.engines.make_engine`. env_args are for an
             environment given by its name.
         gpu: what the engine `warp` runs on, and how; see `offrank.Gpu`.
+        cluster: where the engine `ray` runs its episodes, and how; see `offrank.Cluster`.
         horizon: steps an episode; by default the environment's own.
         hyperparameters: by name; the task's presets fill in the rest.
     """
@@ -58,20 +60,23 @@ class Agent:
         env_args: dict[str, Any] | None = None,
         clip_actions: bool | None = None,
         gpu: Gpu | None = None,
+        cluster: Cluster | None = None,
         horizon: int | None = None,
         **hyperparameters: Any,
     ):
         task = env if isinstance(env, str) else _name_of(env)
         recipe = resolve(task if isinstance(env, str) else None, self.algo, ranker, hyperparameters)
         stored_args = _as_stored(env_args or {})
-        self._pool: dict[str, Any] = {"threads": threads, "workers": workers, "gpu": gpu}
+        if cluster is None and on_cluster(engine):
+            cluster = Cluster()
+        self._pool: dict[str, Any] = {"threads": threads, "workers": workers, "gpu": gpu, "cluster": cluster}
         self._engine: Engine | None
         if isinstance(env, str):
             self._engine = make_engine(env, engine, env_args=env_args, clip_actions=clip_actions, **self._pool)
         else:
             if env_args:
                 raise UsageError("env_args are for an environment given by its name: make yours with them")
-            self._engine = _own_engine(env, workers, clip_actions)
+            self._engine = _own_engine(env, workers, clip_actions, cluster)
             engine, clip_actions = "gymnasium", clip_actions is not False
         self._config: RunConfig = configure(
             task,
@@ -260,6 +265,7 @@ def load(
     threads: int = 0,
     workers: int | None = None,
     gpu: Gpu | None = None,
+    cluster: Cluster | None = None,
 ) -> Agent:
     """An agent from a file that `save` or a run wrote, or from a run folder.
 
@@ -267,6 +273,7 @@ def load(
         path: a saved agent, a checkpoint, a policy file, or a run folder (whose checkpoint is taken).
         env: needed to train or evaluate on where the agent was made with an environment object or function.
         threads, workers, gpu: see `offrank.engines.make_engine`.
+        cluster: run the episodes there, wherever they were run before.
 
     Raises:
         UsageError: there is no such file, it is damaged, or it needs `env`.
@@ -276,12 +283,12 @@ def load(
     kind = AGENTS.get(saved.config.algo, Agent)
     agent = kind.__new__(kind)
     agent._config, agent._policy, agent._run = saved.config, saved.policy, None
-    agent._pool = {"threads": threads, "workers": workers, "gpu": gpu}
+    agent._pool = {"threads": threads, "workers": workers, "gpu": gpu, "cluster": cluster}
     agent._engine = None
     if isinstance(env, str):
         agent._engine = _engine_of(saved.config, env, agent._pool)
     elif env is not None:
-        agent._engine = _own_engine(env, workers, saved.config.clip_actions)
+        agent._engine = _own_engine(env, workers, saved.config.clip_actions, cluster)
     if saved.complete and saved.config.engine != ASK_TELL:
         info, (p, n) = agent.engine.info, saved.policy.M.shape
         if (info.obs_dim, info.act_dim) != (n, p):
@@ -302,7 +309,10 @@ def _engine_of(config: RunConfig, env: str, pool: dict[str, Any]) -> Engine:
 
 
 def _own_engine(
-    env: gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]], workers: int | None, clip: bool | None
+    env: gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]],
+    workers: int | None,
+    clip: bool | None,
+    cluster: Cluster | None,
 ) -> Engine:
     from offrank.engines.gymnasium import GymnasiumEngine
 
@@ -310,7 +320,11 @@ def _own_engine(
         raise UsageError(
             f"env is a {type(env).__name__}: give a task's name, an environment, or a function that makes one"
         )
-    return GymnasiumEngine(env, workers, clip_actions=clip is not False)
+    if cluster is None:
+        return GymnasiumEngine(env, workers, clip_actions=clip is not False)
+    if isinstance(env, gym.Env):
+        raise UsageError("an environment object stays in this process: give a function that makes it, for a cluster")
+    return on_ray(partial(GymnasiumEngine, env, 0, clip is not False), cluster, workers)
 
 
 def _as_stored(env_args: dict[str, Any]) -> dict[str, Any]:

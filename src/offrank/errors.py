@@ -30,14 +30,14 @@ class EpisodeError(OffrankError, RuntimeError):
 
     Attributes:
         seed: the seed of the episode.
-        step: the control step at which it happened, counted from 0.
+        step: the control step at which it happened, counted from 0; None where nobody saw it.
     """
 
-    def __init__(self, what: str, seed: int, step: int):
-        super().__init__(f"{what} (episode seed {seed}, step {step})")
+    def __init__(self, what: str, seed: int, step: int | None):
+        super().__init__(f"{what} (episode seed {seed}{'' if step is None else f', step {step}'})")
         self.what, self.seed, self.step = what, seed, step
 
-    def __reduce__(self) -> tuple[type[EpisodeError], tuple[str, int, int]]:
+    def __reduce__(self) -> tuple[type[EpisodeError], tuple[str, int, int | None]]:
         return EpisodeError, (self.what, self.seed, self.step)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,11 @@ class Request:
         delta = self.directions.one(int(self.index[episode]))
         weights: FloatArray = self.base + (sign * self.scale) * delta
         return weights
+
+    def take(self, episodes: Sequence[int]) -> Request:
+        """The request for some of the episodes alone, in that order."""
+        at = list(episodes)
+        return replace(self, seeds=self.seeds[at], roles=self.roles[at], index=self.index[at])
 
 
 _SIGN = {Role.BEHAVIOUR: 0.0, Role.EVALUATION: 0.0, Role.PLUS: 1.0, Role.MINUS: -1.0}
@@ -99,6 +104,12 @@ class Rollouts:
             moments=Moments(lengths, np.stack([e.mean for e in episodes]), np.stack([e.m2 for e in episodes])),
             trajectories=tuple(e.trajectory for e in episodes if e.trajectory is not None),
         )
+
+    def episodes(self) -> list[Episode]:
+        """The episodes that these are the rollouts of: the inverse of `of`."""
+        kept = self.trajectories or (None,) * len(self.totals)
+        parts = (self.totals.tolist(), self.lengths.tolist(), self.moments.mean, self.moments.m2, kept)
+        return [Episode(*episode) for episode in zip(*parts, strict=True)]
 
     @property
     def steps(self) -> int:

@@ -11,8 +11,10 @@ from typing import Any
 
 from offrank.cli.options import count
 from offrank.engines import NOT_BUILT, Gpu, is_built
-from offrank.errors import UsageError, did_you_mean
+from offrank.errors import UsageError, did_you_mean, require
 from offrank.tasks import TASKS
+
+EPISODES = 64  # a request of the cluster's
 
 EPILOG = """\
 examples:
@@ -21,11 +23,13 @@ examples:
   offrank bench train
   offrank bench iteration --out benchmarks/iteration.json
   offrank bench gpu --tasks HalfCheetah-v3 --worlds 1000 2000 4000
+  offrank bench cluster --workers 1 2 4 8 --step-ms 1 20
 
 rollouts    closed-loop steps beside bare physics and the peers (gymnasium, gymnasium-sync, gymnasium-async, envpool)
 train       a whole ARS run beside sb3-contrib's
 iteration   where the time of an OP-ARS iteration goes; how cost grows with candidates, directions and iterations
 gpu         a control step of the warp engine, and what in it is not physics
+cluster     the ray engine beside one process, for environments of several step times; bytes on the wire
 
 Peers that are not installed are skipped by name. Contestants alternate; medians, and the spread of the rounds.
 """
@@ -40,6 +44,8 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--worlds", nargs="+", type=count, default=[1000, 2000, 4000], metavar="W", help="of gpu")
     parser.add_argument("--device", metavar="NAME", help="of gpu, such as cuda:1 (default: the first GPU)")
     parser.add_argument("--deterministic", action="store_true", help="of gpu: equal bits from run to run")
+    parser.add_argument("--step-ms", nargs="+", type=float, default=[0.05, 0.2, 1.0, 5.0, 20.0], metavar="MS")
+    parser.add_argument("--workers", nargs="+", type=count, default=[1, 2, 4, 8], metavar="W", help="on the cluster")
     parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the raw times, as JSON")
     parser.add_argument("--json", action="store_true", help="print the raw times, as JSON, instead of tables")
@@ -50,7 +56,7 @@ def bench(args: argparse.Namespace) -> int:
     for task in args.tasks or []:
         if task not in TASKS:
             raise UsageError(f"unknown task {task!r}: one of {', '.join(TASKS)}{did_you_mean(task, TASKS)}")
-    if args.what != "gpu" and not is_built():
+    if args.what not in ("gpu", "cluster") and not is_built():
         raise UsageError(f"{NOT_BUILT}; there is nothing else to measure")
     from offrank.bench.rounds import machine
 
@@ -172,4 +178,36 @@ def _gpu(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     return {"rows": rows}, lines
 
 
-KINDS = {"rollouts": _rollouts, "train": _train, "iteration": _iteration, "gpu": _gpu}
+def _cluster(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    require("ray", "ray")
+    from offrank.bench import cluster as it
+
+    if min(args.step_ms) <= 0:
+        raise UsageError(f"--step-ms {min(args.step_ms):g}: must be positive")
+    rows = []
+    with it.local_ray(max(sum(args.workers), 2)) as ray:
+        for step in args.step_ms:
+            _say(f"{step:g} ms a step")
+            rows.append(it.efficiency(step / 1e3, args.workers, EPISODES, args.rounds))
+        _say("bytes, and the driver's time")
+        wire = it.wire(ray, [32, 350, 4096], EPISODES)
+        waiting = it.waiting(ray, 1000, args.rounds)
+    serial = {algo: it.serial("Humanoid-v3", algo, args.rounds + 1)[1:] for algo in ("ars", "op-ars")}
+    head = ["ms a step", "measured", "steps an episode"]
+    head += [f"efficiency, {w} worker{'s' if w > 1 else ''} (in episodes)" for w in args.workers]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for r in rows:
+        cells = [f"{r['step_ms']:g}", f"{median(r['measured_step_ms']):.2f}", str(r["steps_an_episode"])]
+        cells += [f"{_spread(r['efficiency'][w])} ({median(r['in_episodes'][w]):.2f})" for w in args.workers]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "| N | bytes a request | bytes of messages a piece | driver's CPU a piece, ms |", "|---|---|---|---|"]
+    for w in wire:
+        cells = [str(w["directions"]), str(w["request_bytes"]), f"{w['message_bytes_a_piece']:.0f}"]
+        lines.append("| " + " | ".join([*cells, f"{w['driver_cpu_ms_a_piece']:.2f}"]) + " |")
+    lines += ["", f"one look at 1,000 outstanding answers: {median(waiting):.2f} ms"]
+    for algo, seconds in serial.items():
+        lines.append(f"the driver's part of an iteration of {algo} on Humanoid-v3: {1e3 * median(seconds):.0f} ms")
+    return {"rows": rows, "wire": wire, "waiting_ms": waiting, "serial_s": serial}, lines
+
+
+KINDS = {"rollouts": _rollouts, "train": _train, "iteration": _iteration, "gpu": _gpu, "cluster": _cluster}

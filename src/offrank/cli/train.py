@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from offrank.cli import gpu
+from offrank.cli import cluster, gpu
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
 from offrank.config import ALGORITHMS, RunConfig, configure, convert, resolve, task_default
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
@@ -30,6 +30,7 @@ examples:
   offrank train Pendulum-v1 --algo op-ars --set n_directions=16 --set bandwidth=0.25 --steps 500k
   offrank train my_robots:Arm-v0 --env-arg payload=1.5 --workers 4
   offrank train HalfCheetah-v3 --seeds 0-99 --engine warp        a hundred seeds at once on a GPU
+  offrank train Humanoid-v3 --engine ray --address auto          on a Ray cluster, to the same bits
   offrank train HalfCheetah-v3 --seed 0 --steps 5M --resume      continue, and further
 
 Stops at the task's threshold, or when the budget is used up. A run folder holds config.json, metrics.jsonl,
@@ -65,7 +66,9 @@ def add_parser(verbs: Any) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--engine", help=f"one of {', '.join(ENGINES)}")
     how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: all CPUs)")
-    how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one a CPU)")
+    how.add_argument(
+        "--workers", type=natural, help="processes of the gymnasium engine (default: one a CPU), or of the ray engine"
+    )
     how.add_argument("--out", type=Path, metavar="DIR", help="run folder, or the folder of several (default: runs/...)")
     how.add_argument("--resume", action="store_true", help="continue what is in the run folder")
     how.add_argument("--checkpoint-seconds", type=seconds, default=30.0, metavar="S", help="at least this often (30)")
@@ -73,6 +76,7 @@ def add_parser(verbs: Any) -> None:
     how.add_argument("--json", action="store_true", help="print the results as JSON")
     how.add_argument("--quiet", action="store_true", help="no progress")
     gpu.add_flags(parser)
+    cluster.add_flags(parser)
     parser.set_defaults(run=train)
 
 
@@ -83,6 +87,7 @@ def train(args: argparse.Namespace) -> int:
     several = args.seeds is not None or len(algos) > 1
     numbers = args.seeds if args.seeds is not None else [args.seed or 0]
     task = native_name(args.task) or args.task
+    place = cluster.cluster_of(args)
     for algo in algos:  # before the environment is made: a typing error should not cost time
         resolve(task, algo, args.ranker, dict(args.set))
     folders = _folders(args, task, algos, numbers, several)
@@ -94,8 +99,9 @@ def train(args: argparse.Namespace) -> int:
     stored = {key: _stored(args, task, *key, folder) for key, folder in folders.items()} if args.resume else {}
     environment = _environment(args, task, [config for config in stored.values() if config is not None])
     device = gpu.gpu_of(args, environment["engine"])
-    engine = make_engine(task, threads=args.threads, workers=args.workers, gpu=device, **environment)
-    if native_name(task) and engine.name == "gymnasium" and not args.engine and not is_built():
+    pool = {"threads": args.threads, "workers": args.workers, "gpu": device, "cluster": place}
+    engine = make_engine(task, **pool, **environment)
+    if native_name(task) and environment["engine"] == "gymnasium" and args.engine in (None, "ray") and not is_built():
         print(f"offrank: {NOT_BUILT}; using the gymnasium engine, which is slower", file=sys.stderr)
     try:
         runs = [
@@ -146,7 +152,7 @@ def _stored(args: argparse.Namespace, task: str, algo: str, seed: int, folder: P
     given |= {"algo": algo} if args.algo else {}
     given |= {"seed": seed} if args.seed is not None or args.seeds is not None else {}
     given |= {"ranker": args.ranker} if args.ranker else {}
-    given |= {"engine": resolve_engine(task, args.engine)} if args.engine else {}
+    given |= {"engine": resolve_engine(task, args.engine)} if args.engine and args.engine != "ray" else {}
     given |= {"env_args": {name: literal(value) for name, value in args.env_arg}} if args.env_arg else {}
     given |= {"clip_actions": args.clip_actions} if args.clip_actions is not None else {}
     known = resolve(task, algo, args.ranker).hyperparameters

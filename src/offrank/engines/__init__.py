@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from offrank.engines.base import Engine, EnvInfo
+from offrank.engines.cluster import Cluster
 from offrank.engines.gpu import Gpu
 from offrank.engines.mujoco import MujocoEngine, is_built
 from offrank.engines.numpy import NumpyEngine
@@ -12,7 +15,9 @@ from offrank.errors import UsageError, did_you_mean
 from offrank.tasks import LQR, NATIVE, TASKS
 
 NOT_BUILT = "the mujoco engine's compiled part was not built: install a C compiler and reinstall offrank"
-ENGINES = ("auto", "mujoco", "gymnasium", "warp", "numpy")
+LOCAL = ("auto", "mujoco", "gymnasium", "warp", "numpy")
+RAY = "ray"
+ENGINES = (*LOCAL, RAY)
 
 
 def native_name(task: str) -> str | None:
@@ -21,9 +26,22 @@ def native_name(task: str) -> str | None:
     return name if name in NATIVE else None
 
 
+def on_cluster(engine: str) -> bool:
+    """Whether an engine's name asks for a cluster: `ray`, or `ray:gymnasium`."""
+    return engine.partition(":")[0] == RAY
+
+
 def resolve_engine(task: str, engine: str) -> str:
-    """The engine that `engine` means for a task: `auto` is native for our tasks, where the compiled part was built."""
-    if engine not in ENGINES:
+    """The engine that `engine` means for a task, by whose arithmetic its bits are defined.
+
+    `auto` is native for our tasks where the compiled part was built. `ray` is a place, not an arithmetic: it means the
+    engine that its workers hold, so that a run begun here goes on there.
+    """
+    if on_cluster(engine):
+        engine = engine.partition(":")[2] or "auto"
+        if engine not in ("auto", "mujoco", "gymnasium", "numpy"):
+            raise UsageError(f"unknown engine 'ray:{engine}': workers hold mujoco, gymnasium or numpy")
+    if engine not in LOCAL:
         raise UsageError(f"unknown engine {engine!r}: one of {', '.join(ENGINES)}{did_you_mean(engine, ENGINES)}")
     native = native_name(task)
     if engine == "auto" and native == LQR.name:
@@ -48,22 +66,27 @@ def make_engine(
     env_args: dict[str, Any] | None = None,
     clip_actions: bool | None = None,
     gpu: Gpu | None = None,
+    cluster: Cluster | None = None,
 ) -> Engine:
     """An engine for a task.
 
     Args:
         task: one of our tasks, or a Gymnasium id (`module:Name-v0` imports the module first).
-        engine: auto, mujoco, gymnasium, warp or numpy.
+        engine: auto, mujoco, gymnasium, warp, numpy, or ray (`ray:gymnasium` says what its workers hold).
         threads: of the mujoco engine; 0 for all CPUs.
-        workers: processes of the gymnasium engine; None for one a CPU, 0 to stay in this process.
+        workers: processes of the gymnasium engine; None for one a CPU, 0 to stay in this process. On a cluster, how
+            many to ask for; None for as many as there is room for.
         env_args: keyword arguments of the environment's constructor.
         clip_actions: whether actions are clipped to the Box; by default for third-party environments only.
         gpu: of the warp engine.
+        cluster: run the episodes there. Given, or the engine is ray.
     """
     for name, value in (("threads", threads), ("workers", workers)):
         if value is not None and value < 0:
             raise UsageError(f"{name} = {value}: must not be negative")
     native = native_name(task)
+    if cluster is None and on_cluster(engine):
+        cluster = Cluster()
     if (engine := resolve_engine(task, engine)) in ("mujoco", "warp", "numpy"):
         assert native is not None
         if env_args:
@@ -71,9 +94,14 @@ def make_engine(
         if clip_actions:
             raise UsageError(f"{native} takes raw actions on the {engine} engine: clip_actions needs engine gymnasium")
         if engine == "numpy":
-            return NumpyEngine(LQR())
+            make = partial(NumpyEngine, LQR())
+            return make() if cluster is None else on_ray(make, cluster, workers)
         if engine == "mujoco":
-            return MujocoEngine(TASKS[native], threads)
+            if cluster is not None:
+                return on_ray(partial(_native, native, cluster.slots), cluster, workers, cluster.slots)
+            return _native(native, threads)
+        if cluster is not None:
+            raise UsageError("the workers of a cluster hold mujoco, gymnasium or numpy, not warp")
         from offrank.engines.warp import WarpEngine
 
         return WarpEngine(TASKS[native], gpu or Gpu())
@@ -81,17 +109,40 @@ def make_engine(
     from offrank.engines.gymnasium import GymnasiumEngine
 
     clip = native is None if clip_actions is None else clip_actions
-    return GymnasiumEngine(registered(native or task, env_args or {}), workers, clip)
+    if cluster is not None and ":" in task:  # the module is imported by the workers: perhaps only they have it
+        return on_ray(partial(_imported, task, env_args or {}, clip), cluster, workers)
+    factory = registered(native or task, env_args or {})
+    if cluster is not None:
+        return on_ray(partial(GymnasiumEngine, factory, 0, clip), cluster, workers)
+    return GymnasiumEngine(factory, workers, clip)
+
+
+def on_ray(make: Callable[[], Engine], cluster: Cluster, workers: int | None, slots: int = 1) -> Engine:
+    """An engine on a cluster, each of whose workers holds what `make` makes and runs `slots` episodes at once."""
+    from offrank.engines.ray import RayEngine
+
+    return RayEngine(make, cluster, workers, slots)
+
+
+def _native(name: str, threads: int) -> Engine:
+    return MujocoEngine(TASKS[name], threads)
+
+
+def _imported(task: str, env_args: dict[str, Any], clip: bool) -> Engine:
+    return make_engine(task, "gymnasium", workers=0, env_args=env_args, clip_actions=clip)
 
 
 __all__ = [
     "ENGINES",
     "NOT_BUILT",
+    "Cluster",
     "Engine",
     "EnvInfo",
     "Gpu",
     "is_built",
     "make_engine",
     "native_name",
+    "on_cluster",
+    "on_ray",
     "resolve_engine",
 ]

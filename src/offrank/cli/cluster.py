@@ -1,0 +1,69 @@
+"""The flags of --engine ray, and the cluster they describe."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from offrank.cli.options import setting
+from offrank.engines import Cluster, on_cluster
+from offrank.errors import UsageError
+
+FLAGS = ("address", "cpus_per_worker", "resource", "episode_seconds", "mixed_nodes", "runtime_env")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("on a cluster (--engine ray)")
+    group.add_argument("--address", metavar="HOST:PORT", help="of a running cluster (default: RAY_ADDRESS, else here)")
+    group.add_argument("--cpus-per-worker", type=float, metavar="C", help="that Ray reserves for a worker (1)")
+    group.add_argument(
+        "--resource", action="append", type=setting, metavar="NAME=AMOUNT", help="what else it reserves (robot=1)"
+    )
+    group.add_argument(
+        "--episode-seconds", type=float, metavar="S", help="an episode that takes longer has hung (default: no limit)"
+    )
+    group.add_argument(
+        "--mixed-nodes", action="store_true", default=None, help="warn of nodes that differ, instead of refusing them"
+    )
+    group.add_argument(
+        "--runtime-env", type=Path, metavar="FILE", help="Ray's runtime environment of the workers, as JSON"
+    )
+
+
+def cluster_of(args: argparse.Namespace) -> Cluster | None:
+    """The cluster to run on; None for this process.
+
+    Raises:
+        UsageError: a flag of the ray engine was given without it, or cannot be used.
+    """
+    given = {name: getattr(args, name) for name in FLAGS if getattr(args, name) is not None}
+    if not on_cluster(args.engine or ""):
+        if given:
+            raise UsageError(f"--{next(iter(given)).replace('_', '-')} is for --engine ray")
+        return None
+    if "resource" in given:
+        given["resources"] = {name: _amount(name, text) for name, text in given.pop("resource")}
+    if "runtime_env" in given:
+        given["runtime_env"] = _read(given["runtime_env"])
+    return Cluster(**given)
+
+
+def _amount(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"--resource {name}={text}: must be a number") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f'{path} holds no runtime environment: that is an object such as {{"pip": ["my-robots"]}}')
+    return found
