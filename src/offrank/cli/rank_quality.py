@@ -18,6 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from offrank.checkpoint import write_json
+from offrank.cli import cluster, gpu
 from offrank.cli.options import Parser, count, literal, natural, seeds, setting
 from offrank.config import ALGORITHMS, configure, resolve
 from offrank.engines import ENGINES, Engine, make_engine, native_name, resolve_engine
@@ -80,6 +81,8 @@ def add_parser(verbs: Any) -> None:
     how.add_argument("--out", type=Path, metavar="DIR", help="for raw data, the record and the figure")
     how.add_argument("--json", action="store_true", help="print the record as JSON")
     how.add_argument("--quiet", action="store_true", help="no progress")
+    gpu.add_flags(parser)
+    cluster.add_flags(parser)
     parser.set_defaults(run=rank_quality)
 
 
@@ -178,7 +181,8 @@ def _trained(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
 def _engine(
     args: argparse.Namespace, task: str, name: str, env_args: dict[str, Any], clip_actions: bool | None
 ) -> Engine:
-    pool = {"threads": args.threads, "workers": args.workers}
+    pool = {"threads": args.threads, "workers": args.workers, "gpu": gpu.gpu_of(args, name)}
+    pool["cluster"] = cluster.cluster_of(args)
     return make_engine(task, name, env_args=env_args, clip_actions=clip_actions, **pool)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offrank.checkpoint import write_atomically
-from offrank.cli import gpu
+from offrank.cli import cluster, gpu
 from offrank.cli.options import Parser, count, natural, seeds
 from offrank.engines import ENGINES, native_name
 from offrank.errors import Interrupted, OffrankError, UsageError, did_you_mean
@@ -26,6 +26,7 @@ examples:
   offrank reproduce table1 --tasks Swimmer-v3,Hopper-v3 --seeds 0-7
   offrank reproduce boxplots --tasks Swimmer-v3          of the same runs: nothing is run twice
   offrank reproduce seeds --engine warp                  100 seeds side by side on a GPU
+  offrank reproduce table1 --engine ray --address auto   on a cluster
   offrank reproduce lqr
   offrank reproduce table1 --from results/table1.json    table and figures again, from the outcomes alone
 
@@ -62,6 +63,7 @@ def add_parser(verbs: Any) -> None:
     how.add_argument("--json", action="store_true", help="print data rather than Markdown")
     how.add_argument("--quiet", action="store_true", help="no progress")
     gpu.add_flags(parser)
+    cluster.add_flags(parser)
     parser.set_defaults(run=reproduce)
 
 
@@ -91,6 +93,7 @@ def reproduce(args: argparse.Namespace) -> int:
         workers=args.workers,
         side_by_side=args.side_by_side or study.side_by_side,
         gpu=gpu.gpu_of(args, args.engine or "auto"),
+        cluster=cluster.cluster_of(args),
     )
     if args.dry_run:
         return _rehearse(plan, shop, args)

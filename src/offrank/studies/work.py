@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from offrank.config import resolve
-from offrank.engines import Engine, Gpu, make_engine, resolve_engine
+from offrank.engines import Cluster, Engine, Gpu, make_engine, resolve_engine
 from offrank.errors import BusyError
 from offrank.fleet import drive
 from offrank.launch import open_run
@@ -25,7 +25,7 @@ from offrank.rollouts import Request
 from offrank.run import Run
 from offrank.studies.plan import Planned
 
-SIDE_BY_SIDE = {"warp": 100, "numpy": 100}  # engines that serve a hundred runs almost as fast as one
+SIDE_BY_SIDE = {"warp": 100, "numpy": 100, "ray": 100}  # engines that serve a hundred runs almost as fast as one
 A_FEW = 4  # the others: enough that no core waits for the end of a run's iteration
 
 
@@ -39,9 +39,17 @@ class Workshop:
     workers: int | None = None
     side_by_side: int | None = None  # runs at a time; None: what suits the engine
     gpu: Gpu | None = None  # of the warp engine
+    cluster: Cluster | None = None  # where the episodes run, if not here
 
     def open_engine(self, task: str) -> Engine:
-        return make_engine(task, self.engine_name(task), threads=self.threads, workers=self.workers, gpu=self.gpu)
+        return make_engine(
+            task,
+            self.engine_name(task),
+            threads=self.threads,
+            workers=self.workers,
+            gpu=self.gpu,
+            cluster=self.cluster,
+        )
 
     def engine_name(self, task: str) -> str:
         return resolve_engine(task, self.engine or "auto")
