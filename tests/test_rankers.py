@@ -129,7 +129,7 @@ def test_random_equals_on_policy_with_as_many_directions_to_the_last_bit(engine:
 @pytest.mark.parametrize("name", RANKERS)
 def test_with_n_equal_b_every_ranker_takes_all(engine: FunctionEngine, name: str) -> None:
     ranker = RANKERS[name]()
-    ranking = finish(ranker.rank(candidates(N=4, b=4), ranker.start()), engine)
+    ranking = finish(ranker.rank(candidates(N=4, b=4), ranker.start(N_ACT, N_OBS)), engine)
     assert np.array_equal(ranking.chosen, np.arange(4))
 
 
@@ -149,40 +149,40 @@ def outcome(scores: list[float], returns: list[float]) -> tuple[Ranking, Pairs]:
 
 def test_adaptive_falls_back_when_scores_contradict_returns() -> None:
     ranker = Adaptive(patience=10**6)
-    memory = ranker.start()
+    memory = ranker.start(N_ACT, N_OBS)
     agreeing, contrary = outcome([3, 2, 1], [3, 2, 1]), outcome([3, 2, 1], [1, 2, 3])
     for _ in range(5):
-        memory = ranker.learn(memory, *agreeing)
+        memory = ranker.learn(memory, candidates(), *agreeing)
         assert not ranker.on_policy_now(0, memory)
     for _ in range(10):
-        memory = ranker.learn(memory, *contrary)
+        memory = ranker.learn(memory, candidates(), *contrary)
     assert ranker.on_policy_now(0, memory)
-    after = ranker.learn(memory, *agreeing)  # that iteration ranked on-policy
+    after = ranker.learn(memory, candidates(), *agreeing)  # that iteration ranked on-policy
     assert not ranker.on_policy_now(0, after)
 
 
 def test_adaptive_falls_back_when_returns_stall() -> None:
     ranker = Adaptive(patience=4)
-    memory = ranker.start()
+    memory = ranker.start(N_ACT, N_OBS)
     seen = []
     for _ in range(10):
-        memory = ranker.learn(memory, *outcome([3, 2, 1], [3, 2, 1]))
+        memory = ranker.learn(memory, candidates(), *outcome([3, 2, 1], [3, 2, 1]))
         seen.append(ranker.on_policy_now(0, memory))
     assert seen == [False] * 4 + [True] + [False] * 4 + [True]
 
 
 def test_adaptive_does_not_take_the_best_of_an_on_policy_iteration_for_progress() -> None:
     ranker = Adaptive(patience=3)
-    memory = ranker.start() | {"fall_back": np.array(True)}
+    memory = ranker.start(N_ACT, N_OBS) | {"fall_back": np.array(True)}
     ranking, best = outcome([9.0, 8.0], [9.0, 8.0])
     everything = Pairs(np.arange(4), np.array([9.0, 8.0, 1.0, 0.0]), np.array([8.0, 7.0, 0.0, -1.0]), None)  # type: ignore[arg-type]
-    memory = ranker.learn(memory, replace(ranking, pairs=everything), best)
+    memory = ranker.learn(memory, candidates(), replace(ranking, pairs=everything), best)
     assert float(memory["average"]) == 4.0
 
 
 def test_adaptive_with_b_of_one_counts_only_the_stall() -> None:
     ranker = Adaptive(patience=2)
-    memory = ranker.learn(ranker.start(), *outcome([1.0], [5.0]))
+    memory = ranker.learn(ranker.start(N_ACT, N_OBS), candidates(), *outcome([1.0], [5.0]))
     assert not ranker.on_policy_now(0, memory) and float(memory["tau"]) == 1.0
 
 
@@ -190,7 +190,7 @@ def test_ranking_asks_only_through_what_it_yields(engine: FunctionEngine) -> Non
     """Rankers are frozen and their memory explicit: ranking twice from the same state gives the same."""
     ranker = Adaptive()
     c = candidates()
-    first, second = (finish(ranker.rank(c, ranker.start()), engine) for _ in range(2))
+    first, second = (finish(ranker.rank(c, ranker.start(N_ACT, N_OBS)), engine) for _ in range(2))
     assert np.array_equal(first.scores, second.scores)
     with pytest.raises(AttributeError):
         ranker.patience = 3  # type: ignore[misc]

@@ -4,10 +4,12 @@ from offrank.rankers.base import Ranker, Ranking
 from offrank.rankers.controls import LargestChange, Random, SmallestChange
 from offrank.rankers.interleaved import Adaptive, Interleaved
 from offrank.rankers.kernel import Kernel
+from offrank.rankers.memory import PastPairs
 from offrank.rankers.on_policy import OnPolicy
 
 RANKERS: dict[str, type[Ranker]] = {
-    ranker.name: ranker for ranker in (OnPolicy, Kernel, Interleaved, Adaptive, Random, SmallestChange, LargestChange)
+    ranker.name: ranker
+    for ranker in (OnPolicy, Kernel, Interleaved, Adaptive, PastPairs, Random, SmallestChange, LargestChange)
 }
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "Kernel",
     "LargestChange",
     "OnPolicy",
+    "PastPairs",
     "Random",
     "Ranker",
     "Ranking",
