@@ -129,7 +129,7 @@ def test_random_equals_on_policy_with_as_many_directions_to_the_last_bit(engine:
 @pytest.mark.parametrize("name", RANKERS)
 def test_with_n_equal_b_every_ranker_takes_all(engine: FunctionEngine, name: str) -> None:
     ranker = RANKERS[name]()
-    ranking = finish(ranker.rank(candidates(N=4, b=4), ranker.start(N_ACT, N_OBS)), engine)
+    ranking = finish(ranker.rank(candidates(N=4, b=4), ranker.start(N_ACT, N_OBS, 0)), engine)
     assert np.array_equal(ranking.chosen, np.arange(4))
 
 
@@ -149,7 +149,7 @@ def outcome(scores: list[float], returns: list[float]) -> tuple[Ranking, Pairs]:
 
 def test_adaptive_falls_back_when_scores_contradict_returns() -> None:
     ranker = Adaptive(patience=10**6)
-    memory = ranker.start(N_ACT, N_OBS)
+    memory = ranker.start(N_ACT, N_OBS, 0)
     agreeing, contrary = outcome([3, 2, 1], [3, 2, 1]), outcome([3, 2, 1], [1, 2, 3])
     for _ in range(5):
         memory = ranker.learn(memory, candidates(), *agreeing)
@@ -163,7 +163,7 @@ def test_adaptive_falls_back_when_scores_contradict_returns() -> None:
 
 def test_adaptive_falls_back_when_returns_stall() -> None:
     ranker = Adaptive(patience=4)
-    memory = ranker.start(N_ACT, N_OBS)
+    memory = ranker.start(N_ACT, N_OBS, 0)
     seen = []
     for _ in range(10):
         memory = ranker.learn(memory, candidates(), *outcome([3, 2, 1], [3, 2, 1]))
@@ -173,7 +173,7 @@ def test_adaptive_falls_back_when_returns_stall() -> None:
 
 def test_adaptive_does_not_take_the_best_of_an_on_policy_iteration_for_progress() -> None:
     ranker = Adaptive(patience=3)
-    memory = ranker.start(N_ACT, N_OBS) | {"fall_back": np.array(True)}
+    memory = ranker.start(N_ACT, N_OBS, 0) | {"fall_back": np.array(True)}
     ranking, best = outcome([9.0, 8.0], [9.0, 8.0])
     everything = Pairs(np.arange(4), np.array([9.0, 8.0, 1.0, 0.0]), np.array([8.0, 7.0, 0.0, -1.0]), None)  # type: ignore[arg-type]
     memory = ranker.learn(memory, candidates(), replace(ranking, pairs=everything), best)
@@ -182,7 +182,7 @@ def test_adaptive_does_not_take_the_best_of_an_on_policy_iteration_for_progress(
 
 def test_adaptive_with_b_of_one_counts_only_the_stall() -> None:
     ranker = Adaptive(patience=2)
-    memory = ranker.learn(ranker.start(N_ACT, N_OBS), candidates(), *outcome([1.0], [5.0]))
+    memory = ranker.learn(ranker.start(N_ACT, N_OBS, 0), candidates(), *outcome([1.0], [5.0]))
     assert not ranker.on_policy_now(0, memory) and float(memory["tau"]) == 1.0
 
 
@@ -190,7 +190,7 @@ def test_ranking_asks_only_through_what_it_yields(engine: FunctionEngine) -> Non
     """Rankers are frozen and their memory explicit: ranking twice from the same state gives the same."""
     ranker = Adaptive()
     c = candidates()
-    first, second = (finish(ranker.rank(c, ranker.start(N_ACT, N_OBS)), engine) for _ in range(2))
+    first, second = (finish(ranker.rank(c, ranker.start(N_ACT, N_OBS, 0)), engine) for _ in range(2))
     assert np.array_equal(first.scores, second.scores)
     with pytest.raises(AttributeError):
         ranker.patience = 3  # type: ignore[misc]

@@ -78,6 +78,8 @@ def test_interactions_are_counted_right(algo: str, ranker: str) -> None:
     expected = {
         "on-policy": 10 * on_policy,
         "random": 10 * 2 * B,
+        "memory": 10 * 2 * B,
+        "critic": 10 * 2 * B,
         "interleaved": 8 * off_policy + 2 * on_policy,
     }.get(ranker, 10 * off_policy)
     if ranker == "adaptive":

@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     DIRECTIONS = 1
     EPISODE_SEEDS = 2
     START_STATE = 3
+    CRITIC = 4
 
 
 class Role(IntEnum):

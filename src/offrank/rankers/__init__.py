@@ -2,6 +2,7 @@
 
 from offrank.rankers.base import Ranker, Ranking
 from offrank.rankers.controls import LargestChange, Random, SmallestChange
+from offrank.rankers.critic import Critic
 from offrank.rankers.interleaved import Adaptive, Interleaved
 from offrank.rankers.kernel import Kernel
 from offrank.rankers.memory import PastPairs
@@ -9,12 +10,13 @@ from offrank.rankers.on_policy import OnPolicy
 
 RANKERS: dict[str, type[Ranker]] = {
     ranker.name: ranker
-    for ranker in (OnPolicy, Kernel, Interleaved, Adaptive, PastPairs, Random, SmallestChange, LargestChange)
+    for ranker in (OnPolicy, Kernel, Interleaved, Adaptive, PastPairs, Critic, Random, SmallestChange, LargestChange)
 }
 
 __all__ = [
     "RANKERS",
     "Adaptive",
+    "Critic",
     "Interleaved",
     "Kernel",
     "LargestChange",

@@ -32,7 +32,7 @@ class Ranker:
     needs_continuous_actions: ClassVar[bool] = False
     needs_transitions: ClassVar[bool] = False  # whether `learn` reads the trajectories of the pairs
 
-    def start(self, p: int, n: int) -> Memory:
+    def start(self, p: int, n: int, seed: int) -> Memory:
         """What the ranker of (p, n) weights remembers before the first iteration."""
         return {}
 

@@ -78,7 +78,7 @@ class Adaptive(Mixed):
         if self.patience < 1:
             raise UsageError(f"patience = {self.patience}: must be at least 1")
 
-    def start(self, p: int, n: int) -> Memory:
+    def start(self, p: int, n: int, seed: int) -> Memory:
         # off-policy iterations are believed until they have been seen to fail
         return {
             "tau": np.ones(()),

@@ -33,7 +33,7 @@ class Learned(Ranker):
     """Base: orders directions by |<g, delta>| once g has been seen to predict."""
 
     explore: float = 0.25  # share of the directions run that is random
-    trust_needed: float = 0.1  # correlation of prediction and outcome on random directions, below which to stand back
+    trust_needed: float = 0.0  # correlation of prediction and outcome on random directions, below which to stand back
     trust_decay: float = 0.9  # how much of the evidence is left an iteration later
     fallback: str = "random"  # what ranks while trust is low: random or on-policy
 
@@ -49,7 +49,7 @@ class Learned(Ranker):
                 f"fallback = {self.fallback!r}: one of {', '.join(FALLBACKS)}{did_you_mean(self.fallback, FALLBACKS)}"
             )
 
-    def start(self, p: int, n: int) -> Memory:
+    def start(self, p: int, n: int, seed: int) -> Memory:
         return {"trust": no_evidence()}
 
     def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
@@ -64,7 +64,7 @@ class Learned(Ranker):
             ranking = yield from FALLBACKS[self.fallback]().rank(candidates, {})
             ranking = replace(ranking, predicted=predicted)
         accuracy = sign_accuracy(memory["trust"])
-        ranking.metrics.update(trust=trust, sign_accuracy=accuracy, learned=learned)
+        ranking.metrics.update(ranker_trust=trust, ranker_sign_accuracy=accuracy, ranker_learned=learned)
         return ranking
 
     def choose(self, candidates: Candidates, predicted: FloatArray) -> IntArray:

@@ -46,9 +46,9 @@ class PastPairs(Learned):
         if self.remembered < 1:
             raise UsageError(f"remembered = {self.remembered}: must be at least 1")
 
-    def start(self, p: int, n: int) -> Memory:
+    def start(self, p: int, n: int, seed: int) -> Memory:
         none = np.zeros(0, dtype=np.int64)
-        return super().start(p, n) | {"iteration": none, "index": none, "difference": np.zeros(0)}
+        return super().start(p, n, seed) | {"iteration": none, "index": none, "difference": np.zeros(0)}
 
     def gradient(self, candidates: Candidates, memory: Memory) -> FloatArray:
         y, iteration = memory["difference"], memory["iteration"]

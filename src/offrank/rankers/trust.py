@@ -27,7 +27,8 @@ def no_evidence() -> FloatArray:
 def observe(sums: FloatArray, x: FloatArray, y: FloatArray, decay: float) -> FloatArray:
     """The sums (5,) after the predictions x (m,) met the outcomes y (m,)."""
     right = np.count_nonzero(np.sign(x) == np.sign(y))
-    return decay * sums + np.array([len(x), np.sum(x * x), np.sum(x * y), np.sum(y * y), right])
+    after: FloatArray = decay * sums + np.array([len(x), np.sum(x * x), np.sum(x * y), np.sum(y * y), right])
+    return after
 
 
 def correlation(sums: FloatArray) -> float:

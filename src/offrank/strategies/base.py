@@ -48,7 +48,7 @@ class Strategy:
             M=np.zeros((p, n)),
             normalizer=Normalizer.empty(n),
             strategy=self.memory(p, n),
-            ranker=ranker.start(p, n),
+            ranker=ranker.start(p, n, seed),
         )
 
     def iteration(self, state: State, ranker: Ranker, episodes: Episodes) -> Asking[tuple[State, Metrics]]:
