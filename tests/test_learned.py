@@ -10,6 +10,7 @@ import pytest
 from helpers import FunctionEngine, finish, iterate, linear_system
 from offrank.arrays import FloatArray, Memory
 from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.config import resolve
 from offrank.errors import UsageError
 from offrank.noise import Directions
 from offrank.normalizer import Whitening
@@ -87,7 +88,7 @@ def test_no_evidence_is_no_trust() -> None:
 
 def test_a_trusted_ranker_takes_the_directions_furthest_along_its_gradient() -> None:
     c = candidates()
-    ranking = finish(Known(explore=0.0).rank(c, Known().start(P, N_OBS, 0)), engine())
+    ranking = finish(Known(explore=0.0, trust_needed=0.0).rank(c, Known().start(P, N_OBS, 0)), engine())
     first = c.directions.take(np.arange(c.N))[:, 0, 0]
     np.testing.assert_allclose(ranking.predicted, first)
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(-np.abs(first))[:4]))
@@ -96,7 +97,7 @@ def test_a_trusted_ranker_takes_the_directions_furthest_along_its_gradient() -> 
 
 @pytest.mark.parametrize(("fallback", "requests"), [("random", 0), ("on-policy", 1)])
 def test_a_ranker_that_mispredicts_stands_back_and_is_still_judged(fallback: str, requests: int) -> None:
-    ranker, tried = Known(fallback=fallback), engine()
+    ranker, tried = Known(fallback=fallback, trust_needed=0.0), engine()
     memory = ranker.start(P, N_OBS, 0)
     wrong = np.zeros((P, N_OBS))
     wrong[0, 0] = -1.0
@@ -109,6 +110,19 @@ def test_a_ranker_that_mispredicts_stands_back_and_is_still_judged(fallback: str
     right = replace(ranking, pairs=None)
     memory = ranker.learn(memory, c, right, outcome(c, -wrong))
     assert trust.correlation(memory["trust"]) == pytest.approx(1.0)  # predicted while the fallback ranked
+
+
+def test_an_on_policy_fallback_runs_only_so_many_of_the_candidates() -> None:
+    ranker, tried = Known(fallback="on-policy", fallback_directions=7), engine()
+    finish(ranker.rank(candidates(), ranker.start(P, N_OBS, 0)), tried)
+    assert [len(request) for request in tried.requests] == [14]
+
+
+def test_candidates_of_learned_rankers_are_many_unless_given() -> None:
+    for name in ("memory", "critic"):
+        assert resolve("HalfCheetah-v3", "ars", name).strategy.n_directions == 1000
+        assert resolve("HalfCheetah-v3", "ars", name, {"n_directions": 64}).strategy.n_directions == 64
+    assert resolve("HalfCheetah-v3", "ars", "random").strategy.n_directions == 32
 
 
 @pytest.mark.parametrize("b", [1, 4])

@@ -14,7 +14,7 @@ from offrank.noise import Directions
 from offrank.normalizer import Whitening
 from offrank.rankers import RANKERS, Adaptive, Interleaved, Kernel, LargestChange, OnPolicy, Random, SmallestChange
 from offrank.rankers.base import Ranking, top
-from offrank.rankers.kernel import rewards_to_come
+from offrank.rankers.kernel import action_changes, median_change, normalised_states, rewards_to_come
 from offrank.rollouts import Rollouts
 from offrank.strategies import ARS
 
@@ -57,6 +57,18 @@ def test_kernel_scores_equal_the_papers_formula(engine: FunctionEngine, h: float
     plain = plain_kernel_scores(c, ranking.behaviour, h, shift)
     np.testing.assert_allclose(ranking.scores, plain, rtol=1e-11)
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(-plain, kind="stable")[: c.b]))
+
+
+def test_relative_bandwidth_orders_alike_whatever_the_scale_of_the_noise(engine: FunctionEngine) -> None:
+    c = candidates()
+    behaviour = finish(c.behave(2), engine)
+    z = normalised_states(c, behaviour)
+    changes = np.concatenate(list(action_changes(c, z)))[:16]
+    assert median_change(c, z) == pytest.approx(np.sqrt(np.median(changes)))
+    ranker = Kernel(n_behaviour=2, bandwidth=0.5, relative_bandwidth=True)
+    wide, narrow = (finish(ranker.rank(replace(c, scale=scale), {}), engine) for scale in (0.3, 0.003))
+    np.testing.assert_allclose(wide.scores, narrow.scores, rtol=1e-9)
+    assert wide.metrics["h"] == pytest.approx(100 * narrow.metrics["h"])
 
 
 def test_q_is_centred_over_all_rollouts_and_stops_at_each_ones_end(engine: FunctionEngine) -> None:

@@ -103,6 +103,8 @@ def resolve(
             preset = lookup(task, f.name, *sections)
             if f.name in overrides:
                 values[f.name], sources[f.name] = overrides[f.name], GIVEN
+            elif cls is STRATEGIES[strategy_name] and f.name in RANKERS[ranker].suggests:
+                values[f.name], sources[f.name] = RANKERS[ranker].suggests[f.name], GENERAL
             elif preset is not None:
                 values[f.name], sources[f.name] = preset.value, preset.source
             else:

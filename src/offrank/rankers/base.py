@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class Ranker:
     name: ClassVar[str]
     needs_continuous_actions: ClassVar[bool] = False
     needs_transitions: ClassVar[bool] = False  # whether `learn` reads the trajectories of the pairs
+    suggests: ClassVar[Mapping[str, Any]] = {}  # the strategy's settings that suit it better than the task's preset
 
     def start(self, p: int, n: int, seed: int) -> Memory:
         """What the ranker of (p, n) weights remembers before the first iteration."""

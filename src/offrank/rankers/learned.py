@@ -11,7 +11,9 @@ used, and when it is not:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,10 +34,13 @@ FALLBACKS: dict[str, type[Ranker]] = {ranker.name: ranker for ranker in (Random,
 class Learned(Ranker):
     """Base: orders directions by |<g, delta>| once g has been seen to predict."""
 
-    explore: float = 0.25  # share of the directions run that is random
-    trust_needed: float = 0.0  # correlation of prediction and outcome on random directions, below which to stand back
+    suggests: ClassVar[Mapping[str, Any]] = {"n_directions": 1000}  # candidates cost no episodes
+
+    explore: float = 0.5  # share of the directions run that is random
+    trust_needed: float = 0.1  # correlation of prediction and outcome on random directions, below which to stand back
     trust_decay: float = 0.9  # how much of the evidence is left an iteration later
     fallback: str = "random"  # what ranks while trust is low: random or on-policy
+    fallback_directions: int = 32  # directions an on-policy fallback runs
 
     def __post_init__(self) -> None:
         if not 0 <= self.explore <= 1:
@@ -44,6 +49,8 @@ class Learned(Ranker):
             raise UsageError(f"trust_needed = {self.trust_needed}: must be in [-1, 1] (-1 trusts always)")
         if not 0 <= self.trust_decay < 1:
             raise UsageError(f"trust_decay = {self.trust_decay}: must be in [0, 1)")
+        if self.fallback_directions < 1:
+            raise UsageError(f"fallback_directions = {self.fallback_directions}: must be at least 1")
         if self.fallback not in FALLBACKS:
             raise UsageError(
                 f"fallback = {self.fallback!r}: one of {', '.join(FALLBACKS)}{did_you_mean(self.fallback, FALLBACKS)}"
@@ -61,7 +68,7 @@ class Learned(Ranker):
         if predicted is not None and learned:
             ranking = Ranking(self.choose(candidates, predicted), np.abs(predicted), predicted)
         else:
-            ranking = yield from FALLBACKS[self.fallback]().rank(candidates, {})
+            ranking = yield from FALLBACKS[self.fallback]().rank(self._few(candidates), {})
             ranking = replace(ranking, predicted=predicted)
         accuracy = sign_accuracy(memory["trust"])
         ranking.metrics.update(ranker_trust=trust, ranker_sign_accuracy=accuracy, ranker_learned=learned)
@@ -74,6 +81,11 @@ class Learned(Ranker):
         chosen = top(np.abs(predicted), b - random)
         rest = np.setdiff1d(np.arange(candidates.N), chosen, assume_unique=True)
         return np.sort(np.concatenate([chosen, rest[:random]]))
+
+    def _few(self, candidates: Candidates) -> Candidates:
+        """The first of the candidates: as many as may be run."""
+        count = min(candidates.N, max(candidates.b, self.fallback_directions))
+        return replace(candidates, directions=replace(candidates.directions, count=count))
 
     def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
         run = ranking.pairs or pairs  # all that were run

@@ -26,6 +26,7 @@ class Strategy:
     n_directions: int = 8  # N, directions sampled an iteration
     n_top: int = 4  # b, directions run and used
     noise_std: float = 0.03  # nu or sigma: a candidate is M +- noise_std * delta
+    orthogonal: bool = False  # directions are drawn orthogonal to one another, in blocks
 
     def __post_init__(self) -> None:
         self._check("at least 1", lambda value: value >= 1, "n_directions", "n_top")
@@ -54,7 +55,7 @@ class Strategy:
     def iteration(self, state: State, ranker: Ranker, episodes: Episodes) -> Asking[tuple[State, Metrics]]:
         """One iteration: asks for its episodes, returns the next state and what to log. Touches nothing else."""
         # sample
-        directions = Directions(state.seed, state.iteration, self.n_directions, state.M.shape)
+        directions = Directions(state.seed, state.iteration, self.n_directions, state.M.shape, self.orthogonal)
         candidates = Candidates(
             M=state.M,
             whitening=self.whitening(state),
