@@ -80,7 +80,15 @@ def test_no_evidence_is_no_trust() -> None:
     nothing = trust.no_evidence()
     assert trust.correlation(nothing) == 0.0 and trust.sign_accuracy(nothing) == 0.5
     equal_returns = trust.observe(nothing, np.ones(3), np.zeros(3), 0.9)
-    assert trust.correlation(equal_returns) == 0.0
+    assert np.array_equal(equal_returns, nothing)
+
+
+def test_one_enormous_difference_does_not_outlast_the_evidence_after_it() -> None:
+    x = np.array([1.0, -2.0, 0.5, 1.5])
+    sums = trust.observe(trust.no_evidence(), x, np.array([1e6, 1.0, -1.0, 2.0]), 0.9)
+    for _ in range(20):
+        sums = trust.observe(sums, x, x, 0.9)
+    assert trust.correlation(sums) > 0.9
 
 
 # --- how a learned ranker is used

@@ -6,8 +6,9 @@ jump whenever a ranker takes over. The slope of y on x does not depend on how x 
 
     rho = beta / sqrt(beta^2 + s^2),   beta = sum xy / sum x^2,   s^2 = mean (y - beta x)^2,
 
-which is the correlation of prediction and outcome on *random* directions, where x has unit variance. The sums forget
-by a factor an iteration.
+which is the correlation of prediction and outcome on *random* directions, where x has unit variance. Returns are
+heavy-tailed and grow as a run goes on, so y is taken in units of its root mean square over the iteration: otherwise one
+lucky pair would drown all evidence for a hundred iterations. The sums forget by a factor an iteration.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ def no_evidence() -> FloatArray:
 
 
 def observe(sums: FloatArray, x: FloatArray, y: FloatArray, decay: float) -> FloatArray:
-    """The sums (5,) after the predictions x (m,) met the outcomes y (m,)."""
+    """The sums (5,) after the predictions x (m,) met the outcomes y (m,) of an iteration. Equal returns say nothing."""
+    size = np.sqrt(np.mean(y * y))
+    if size == 0.0:
+        return sums
+    y = y / size
     right = np.count_nonzero(np.sign(x) == np.sign(y))
     after: FloatArray = decay * sums + np.array([len(x), np.sum(x * x), np.sum(x * y), np.sum(y * y), right])
     return after
