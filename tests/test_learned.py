@@ -112,7 +112,7 @@ def test_a_ranker_that_mispredicts_stands_back_and_is_still_judged(fallback: str
     c = candidates()
     memory = ranker.learn(memory, c, finish(ranker.rank(c, memory), tried), outcome(c, wrong))
     ranking = finish(ranker.rank(c, memory), tried)
-    assert ranking.metrics["ranker_trust"] == -1.0 and not ranking.metrics["ranker_learned"]
+    assert ranking.metrics["ranker_trust"] == pytest.approx(-1.0) and not ranking.metrics["ranker_learned"]
     assert len(tried.requests) == requests
     memory = {"trust": trust.no_evidence()}
     right = replace(ranking, pairs=None)
