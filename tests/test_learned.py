@@ -96,7 +96,7 @@ def test_one_enormous_difference_does_not_outlast_the_evidence_after_it() -> Non
 
 def test_a_trusted_ranker_takes_the_directions_furthest_along_its_gradient() -> None:
     c = candidates()
-    ranking = finish(Known(explore=0.0, trust_needed=0.0).rank(c, Known().start(P, N_OBS, 0)), engine())
+    ranking = finish(Known(explore=0.0, warmup=0).rank(c, Known().start(P, N_OBS, 0)), engine())
     first = c.directions.take(np.arange(c.N))[:, 0, 0]
     np.testing.assert_allclose(ranking.predicted, first)
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(-np.abs(first))[:4]))
@@ -105,7 +105,7 @@ def test_a_trusted_ranker_takes_the_directions_furthest_along_its_gradient() -> 
 
 @pytest.mark.parametrize(("fallback", "requests"), [("random", 0), ("on-policy", 1)])
 def test_a_ranker_that_mispredicts_stands_back_and_is_still_judged(fallback: str, requests: int) -> None:
-    ranker, tried = Known(fallback=fallback, trust_needed=0.0), engine()
+    ranker, tried = Known(fallback=fallback, warmup=0), engine()
     memory = ranker.start(P, N_OBS, 0)
     wrong = np.zeros((P, N_OBS))
     wrong[0, 0] = -1.0
@@ -131,6 +131,12 @@ def test_candidates_of_learned_rankers_are_many_unless_given() -> None:
         assert resolve("HalfCheetah-v3", "ars", name).strategy.n_directions == 1000
         assert resolve("HalfCheetah-v3", "ars", name, {"n_directions": 64}).strategy.n_directions == 64
     assert resolve("HalfCheetah-v3", "ars", "random").strategy.n_directions == 32
+
+
+def test_the_fallback_ranks_in_the_first_iterations_and_predictions_are_judged_meanwhile() -> None:
+    _, log = iterate(ARS(n_directions=8, n_top=2), Known(warmup=3, trust_needed=-1.0), engine(), 5)
+    assert [entry["ranker_learned"] for entry in log] == [False, False, False, True, True]
+    assert log[3]["ranker_trust"] != 0.0
 
 
 @pytest.mark.parametrize("b", [1, 4])

@@ -25,6 +25,8 @@ def config(algo: str, ranker: str, iterations: int, seed: int = 0, horizon: int 
     given: dict[str, object] = {"n_directions": N, "n_top": B, "noise_std": 0.1}
     if "n_behaviour" in resolve(None, algo, ranker).hyperparameters:
         given["n_behaviour"] = N_B
+    if "warmup" in resolve(None, algo, ranker).hyperparameters:  # so that it really ranks
+        given |= {"warmup": 1, "trust_needed": -1.0}
     recipe = resolve(None, algo, ranker, given)
     return RunConfig(
         task="toy",

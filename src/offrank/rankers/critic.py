@@ -48,7 +48,7 @@ class Critic(Learned):
     hidden: int = 32  # units in each of a network's two hidden layers
     n_steps: int = 30  # k, steps of real rewards before the network's own word is taken
     discount: float = 0.99
-    passes: float = 3.0  # how often a transition is learned from, on average, in the iteration that brought it
+    passes: float = 6.0  # how often a transition is learned from, on average, in the iteration that brought it
     critic_rate: float = 1e-3  # learning rate of the network
     replay: int = 40_000  # transitions remembered
 

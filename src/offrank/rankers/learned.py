@@ -6,7 +6,8 @@ still decide the sign and size of every step. What is learned, and from what, is
 used, and when it is not:
 
 - a share of the directions stays random, so that what g misses is still found;
-- every prediction is compared with its outcome (`trust.py`), and while trust is low the fallback ranks instead.
+- every prediction is compared with its outcome (`trust.py`), and while trust is low the fallback ranks instead, as it
+  does in the first iterations, where nothing is known yet.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ class Learned(Ranker):
 
     suggests: ClassVar[Mapping[str, Any]] = {"n_directions": 1000}  # candidates cost no episodes
 
-    explore: float = 0.5  # share of the directions run that is random
-    trust_needed: float = 0.1  # correlation of prediction and outcome on random directions, below which to stand back
+    warmup: int = 20  # iterations that the fallback ranks in any case
+    explore: float = 0.25  # share of the directions run that is random
+    trust_needed: float = 0.0  # correlation of prediction and outcome on random directions, below which to stand back
     trust_decay: float = 0.9  # how much of the evidence is left an iteration later
     fallback: str = "random"  # what ranks while trust is low: random or on-policy
     fallback_directions: int = 32  # directions an on-policy fallback runs
 
     def __post_init__(self) -> None:
+        if self.warmup < 0:
+            raise UsageError(f"warmup = {self.warmup}: must not be negative")
         if not 0 <= self.explore <= 1:
             raise UsageError(f"explore = {self.explore}: must be in [0, 1]")
         if not -1 <= self.trust_needed <= 1:
@@ -64,12 +68,12 @@ class Learned(Ranker):
         g = self.gradient(candidates, memory)
         size = float(np.linalg.norm(g))
         predicted = along(candidates, g / size) if size > 0 else None
-        learned = predicted is not None and trust >= self.trust_needed
+        learned = trust >= self.trust_needed and candidates.directions.iteration >= self.warmup
         if predicted is not None and learned:
             ranking = Ranking(self.choose(candidates, predicted), np.abs(predicted), predicted)
         else:
             ranking = yield from FALLBACKS[self.fallback]().rank(self._few(candidates), {})
-            ranking = replace(ranking, predicted=predicted)
+            ranking, learned = replace(ranking, predicted=predicted), False
         accuracy = sign_accuracy(memory["trust"])
         ranking.metrics.update(ranker_trust=trust, ranker_sign_accuracy=accuracy, ranker_learned=learned)
         return ranking
