@@ -53,7 +53,7 @@ class Recipe:
         if info.discrete and self.ranker.needs_continuous_actions:
             raise UsageError(
                 f"the {self.ranker.name} ranker compares actions, so it needs continuous ones; this environment's are "
-                "discrete: use the on-policy or random ranker (--algo ars)"
+                "discrete: use the on-policy, memory or random ranker (--algo ars)"
             )
 
 
