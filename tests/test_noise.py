@@ -35,7 +35,7 @@ def test_directions_are_the_same_after_being_forgotten(monkeypatch: pytest.Monke
 def test_drawn_blocks_are_bounded() -> None:
     drawn = _Drawn(limit=3 * BLOCK * 15 * 8)
     for block in range(10):
-        drawn.get((0, 0, block, BLOCK, SHAPE))
+        drawn.get((0, 0, block, BLOCK, SHAPE, False))
     assert drawn._bytes <= drawn.limit and len(drawn._blocks) == 3
 
 
@@ -63,3 +63,19 @@ def test_episode_seeds_are_a_function_of_seed_iteration_role_and_index() -> None
 
 def test_no_episodes_have_no_seeds() -> None:
     assert len(episode_seeds(0, 0, Role.PLUS, np.zeros(0, dtype=np.int64))) == 0
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (6, 17)])
+def test_orthogonal_directions_keep_their_lengths_and_depend_on_none_after_them(
+    shape: tuple[int, int],
+) -> None:
+    plain, turned = Directions(5, 3, 70, shape), Directions(5, 3, 70, shape, orthogonal=True)
+    every = np.arange(70)
+    a, b = (directions.take(every).reshape(70, -1) for directions in (plain, turned))
+    np.testing.assert_allclose(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
+    group = min(32, a.shape[1])
+    product = b[:group] @ b[:group].T
+    np.testing.assert_allclose(product, np.diag(np.diag(product)), atol=1e-9)
+    fewer = Directions(5, 3, 40, shape, orthogonal=True)
+    assert np.array_equal(fewer.take(np.arange(40)).reshape(40, -1), b[:40])
+    np.testing.assert_allclose(a[0], b[0])

@@ -24,7 +24,7 @@ from offrank.rankers import (
     SmallestChange,
 )
 from offrank.rankers.base import Ranking, top
-from offrank.rankers.kernel import rewards_to_come
+from offrank.rankers.kernel import action_changes, median_change, normalised_states, rewards_to_come
 from offrank.rollouts import Rollouts, Trajectory
 from offrank.strategies import ARS
 
@@ -67,6 +67,18 @@ def test_kernel_scores_equal_the_papers_formula(engine: FunctionEngine, h: float
     plain = plain_kernel_scores(c, ranking.behaviour, h, shift)
     np.testing.assert_allclose(ranking.scores, plain, rtol=1e-11)
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(-plain, kind="stable")[: c.b]))
+
+
+def test_relative_bandwidth_orders_alike_whatever_the_scale_of_the_noise(engine: FunctionEngine) -> None:
+    c = candidates()
+    behaviour = finish(c.behave(2), engine)
+    z = normalised_states(c, behaviour)
+    changes = np.concatenate(list(action_changes(c, z)))[:16]
+    assert median_change(c, z) == pytest.approx(np.sqrt(np.median(changes)))
+    ranker = Kernel(n_behaviour=2, bandwidth=0.5, relative_bandwidth=True)
+    wide, narrow = (finish(ranker.rank(replace(c, scale=scale), {}), engine) for scale in (0.3, 0.003))
+    np.testing.assert_allclose(wide.scores, narrow.scores, rtol=1e-9)
+    assert wide.metrics["h"] == pytest.approx(100 * narrow.metrics["h"])
 
 
 def test_q_is_centred_over_all_rollouts_and_stops_at_each_ones_end(engine: FunctionEngine) -> None:
@@ -151,7 +163,7 @@ def test_random_equals_on_policy_with_as_many_directions_to_the_last_bit(engine:
 @pytest.mark.parametrize("name", RANKERS)
 def test_with_n_equal_b_every_ranker_takes_all(engine: FunctionEngine, name: str) -> None:
     ranker = RANKERS[name]()
-    ranking = finish(ranker.rank(candidates(N=4, b=4), ranker.start()), engine)
+    ranking = finish(ranker.rank(candidates(N=4, b=4), ranker.start(N_ACT, N_OBS, 0)), engine)
     assert np.array_equal(ranking.chosen, np.arange(4))
 
 
@@ -171,40 +183,40 @@ def outcome(scores: list[float], returns: list[float]) -> tuple[Ranking, Pairs]:
 
 def test_adaptive_falls_back_when_scores_contradict_returns() -> None:
     ranker = Adaptive(patience=10**6)
-    memory = ranker.start()
+    memory = ranker.start(N_ACT, N_OBS, 0)
     agreeing, contrary = outcome([3, 2, 1], [3, 2, 1]), outcome([3, 2, 1], [1, 2, 3])
     for _ in range(5):
-        memory = ranker.learn(memory, *agreeing)
+        memory = ranker.learn(memory, candidates(), *agreeing)
         assert not ranker.on_policy_now(0, memory)
     for _ in range(10):
-        memory = ranker.learn(memory, *contrary)
+        memory = ranker.learn(memory, candidates(), *contrary)
     assert ranker.on_policy_now(0, memory)
-    after = ranker.learn(memory, *agreeing)  # that iteration ranked on-policy
+    after = ranker.learn(memory, candidates(), *agreeing)  # that iteration ranked on-policy
     assert not ranker.on_policy_now(0, after)
 
 
 def test_adaptive_falls_back_when_returns_stall() -> None:
     ranker = Adaptive(patience=4)
-    memory = ranker.start()
+    memory = ranker.start(N_ACT, N_OBS, 0)
     seen = []
     for _ in range(10):
-        memory = ranker.learn(memory, *outcome([3, 2, 1], [3, 2, 1]))
+        memory = ranker.learn(memory, candidates(), *outcome([3, 2, 1], [3, 2, 1]))
         seen.append(ranker.on_policy_now(0, memory))
     assert seen == [False] * 4 + [True] + [False] * 4 + [True]
 
 
 def test_adaptive_does_not_take_the_best_of_an_on_policy_iteration_for_progress() -> None:
     ranker = Adaptive(patience=3)
-    memory = ranker.start() | {"fall_back": np.array(True)}
+    memory = ranker.start(N_ACT, N_OBS, 0) | {"fall_back": np.array(True)}
     ranking, best = outcome([9.0, 8.0], [9.0, 8.0])
     everything = Pairs(np.arange(4), np.array([9.0, 8.0, 1.0, 0.0]), np.array([8.0, 7.0, 0.0, -1.0]), None)  # type: ignore[arg-type]
-    memory = ranker.learn(memory, replace(ranking, pairs=everything), best)
+    memory = ranker.learn(memory, candidates(), replace(ranking, pairs=everything), best)
     assert float(memory["average"]) == 4.0
 
 
 def test_adaptive_with_b_of_one_counts_only_the_stall() -> None:
     ranker = Adaptive(patience=2)
-    memory = ranker.learn(ranker.start(), *outcome([1.0], [5.0]))
+    memory = ranker.learn(ranker.start(N_ACT, N_OBS, 0), candidates(), *outcome([1.0], [5.0]))
     assert not ranker.on_policy_now(0, memory) and float(memory["tau"]) == 1.0
 
 
@@ -212,7 +224,7 @@ def test_ranking_asks_only_through_what_it_yields(engine: FunctionEngine) -> Non
     """Rankers are frozen and their memory explicit: ranking twice from the same state gives the same."""
     ranker = Adaptive()
     c = candidates()
-    first, second = (finish(ranker.rank(c, ranker.start()), engine) for _ in range(2))
+    first, second = (finish(ranker.rank(c, ranker.start(N_ACT, N_OBS, 0)), engine) for _ in range(2))
     assert np.array_equal(first.scores, second.scores)
     with pytest.raises(AttributeError):
         ranker.patience = 3  # type: ignore[misc]

@@ -25,6 +25,8 @@ def config(algo: str, ranker: str, iterations: int, seed: int = 0, horizon: int 
     given: dict[str, object] = {"n_directions": N, "n_top": B, "noise_std": 0.1}
     if "n_behaviour" in resolve(None, algo, ranker).hyperparameters:
         given["n_behaviour"] = N_B
+    if "warmup" in resolve(None, algo, ranker).hyperparameters:  # so that it really ranks
+        given |= {"warmup": 1, "trust_needed": -1.0}
     recipe = resolve(None, algo, ranker, given)
     return RunConfig(
         task="toy",
@@ -78,6 +80,8 @@ def test_interactions_are_counted_right(algo: str, ranker: str) -> None:
     expected = {
         "on-policy": 10 * on_policy,
         "random": 10 * 2 * B,
+        "memory": 10 * 2 * B,
+        "critic": 10 * 2 * B,
         "interleaved": 8 * off_policy + 2 * on_policy,
     }.get(ranker, 10 * off_policy)
     if ranker == "adaptive":

@@ -56,6 +56,7 @@ class Candidates:
     scale: float
     b: int
     episodes: Episodes
+    keep: bool = False  # whether the ranker learns from the transitions of the pairs
 
     @property
     def N(self) -> int:
@@ -68,7 +69,15 @@ class Candidates:
         starts = Role.PLUS if self.episodes.common_starts else Role.MINUS
         seeds = np.stack([self._seeds(Role.PLUS, chosen), self._seeds(starts, chosen)], axis=1).ravel()
         rollouts = yield Request(
-            self.M, self.whitening, seeds, roles, index, self.episodes.horizon, self.scale, self.directions
+            base=self.M,
+            whitening=self.whitening,
+            seeds=seeds,
+            roles=roles,
+            index=index,
+            horizon=self.episodes.horizon,
+            scale=self.scale,
+            directions=self.directions,
+            keep=self.keep,
         )
         returns = rollouts.totals - self.episodes.reward_shift * rollouts.lengths
         return Pairs(chosen, returns[0::2], returns[1::2], rollouts)

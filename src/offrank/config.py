@@ -53,7 +53,7 @@ class Recipe:
         if info.discrete and self.ranker.needs_continuous_actions:
             raise UsageError(
                 f"the {self.ranker.name} ranker compares actions, so it needs continuous ones; this environment's are "
-                "discrete: use the on-policy or random ranker (--algo ars)"
+                "discrete: use the on-policy, memory or random ranker (--algo ars)"
             )
 
 
@@ -103,6 +103,8 @@ def resolve(
             preset = lookup(task, f.name, *sections)
             if f.name in overrides:
                 values[f.name], sources[f.name] = overrides[f.name], GIVEN
+            elif cls is STRATEGIES[strategy_name] and f.name in RANKERS[ranker].suggests:
+                values[f.name], sources[f.name] = RANKERS[ranker].suggests[f.name], GENERAL
             elif preset is not None:
                 values[f.name], sources[f.name] = preset.value, preset.source
             else:

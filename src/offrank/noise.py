@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     START_STATE = 3
     PROCESS_NOISE = 4
     EXPLORATION = 5
+    CRITIC = 6
 
 
 class Role(IntEnum):
@@ -61,12 +62,15 @@ class Directions:
     """The directions delta_0 ... delta_{count-1} of one iteration, each (p, n) with i.i.d. standard normal entries.
 
     Direction k depends on (seed, iteration, k) alone: the first b of N directions are those of a run that samples b.
+    Orthogonal directions are the same, but each turned to be orthogonal to those before it in its block, as far as the
+    weights have dimensions; their lengths stay.
     """
 
     seed: int
     iteration: int
     count: int
     shape: tuple[int, int]
+    orthogonal: bool = False
 
     def take(self, index: IntArray) -> FloatArray:
         """Directions `index` (m,), as an (m, p, n) array."""
@@ -83,7 +87,24 @@ class Directions:
 
     def _block(self, block: int) -> FloatArray:
         rows = min(BLOCK, self.count - block * BLOCK)
-        return _drawn.get((self.seed, self.iteration, block, rows, self.shape))
+        return _drawn.get((self.seed, self.iteration, block, rows, self.shape, self.orthogonal))
+
+
+def _orthogonal(block: FloatArray) -> FloatArray:
+    """Directions (m, p, n) made orthogonal, in groups of as many as there are dimensions; without BLAS, whose threads
+    would change bits."""
+    flat = block.reshape(len(block), -1)
+    d = flat.shape[1]
+    for first in range(0, len(flat), d):
+        units = np.empty((0, d))
+        for delta in flat[first : first + d]:  # one after the other, so that none depends on a later one
+            rest = delta - (units * (units * delta).sum(axis=1, keepdims=True)).sum(axis=0)
+            units = np.concatenate([units, (rest / np.sqrt((rest * rest).sum()))[None]])
+            delta[:] = np.sqrt((delta * delta).sum()) * units[-1]
+    return block
+
+
+_Key = tuple[int, int, int, int, tuple[int, int], bool]
 
 
 class _Drawn:
@@ -92,17 +113,19 @@ class _Drawn:
 
     def __init__(self, limit: int):
         self.limit = limit
-        self._blocks: OrderedDict[tuple[int, int, int, int, tuple[int, int]], FloatArray] = OrderedDict()
+        self._blocks: OrderedDict[_Key, FloatArray] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, key: tuple[int, int, int, int, tuple[int, int]]) -> FloatArray:
+    def get(self, key: _Key) -> FloatArray:
         with self._lock:
             if key in self._blocks:
                 self._blocks.move_to_end(key)
                 return self._blocks[key]
-        seed, iteration, block, rows, shape = key
+        seed, iteration, block, rows, shape, orthogonal = key
         drawn = Generator(philox(seed, Purpose.DIRECTIONS, block, iteration)).standard_normal((rows, *shape))
+        if orthogonal:
+            drawn = _orthogonal(drawn)
         with self._lock:
             if key not in self._blocks:  # nobody else was quicker
                 self._blocks[key] = drawn

@@ -90,6 +90,7 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
         if len(curves) == 1 and iterations:
             x = [r["steps"] for r in iterations]
             axes.plot(x, [r["return_mean"] for r in iterations], color="0.75", lw=0.8, label="training episodes")
+            _trust(axes, iterations)
         steps = [r["steps"] for r in evaluations]
         mean = [r["return_mean"] for r in evaluations]
         axes.plot(steps, mean, color=colour, ls=dash, lw=1.8, label=_once(axes, curve.label))
@@ -113,6 +114,23 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.grid(alpha=0.25)
     axes.legend(loc="best", fontsize=8, framealpha=0.6)
+
+
+def _trust(axes: Any, iterations: Sequence[Metrics]) -> None:
+    """How far a learned ranker was trusted, on an axis of its own, with the iterations that it ranked shaded."""
+    judged = [r for r in iterations if "ranker_trust" in r]
+    if not judged:
+        return
+    steps, trust = [r["steps"] for r in judged], [r["ranker_trust"] for r in judged]
+    beside = axes.twinx()
+    axes.set_zorder(beside.get_zorder() + 1)
+    axes.patch.set_visible(False)
+    beside.fill_between(
+        steps, -1, 1, where=[r["ranker_learned"] for r in judged], step="mid", color=COLOURS[5], alpha=0.15, lw=0
+    )
+    beside.plot(steps, trust, color=COLOURS[5], lw=1.0)
+    beside.set_ylim(-1, 1)
+    beside.set_ylabel("trust in the ranker (shaded: it ranked)", color=COLOURS[5])
 
 
 def _once(axes: Any, label: str) -> str:

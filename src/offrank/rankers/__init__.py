@@ -2,22 +2,29 @@
 
 from offrank.rankers.base import Ranker, Ranking
 from offrank.rankers.controls import LargestChange, Random, SignedChange, SmallestChange
+from offrank.rankers.critic import Critic
 from offrank.rankers.interleaved import Adaptive, Interleaved
 from offrank.rankers.kernel import Kernel
+from offrank.rankers.memory import PastPairs
 from offrank.rankers.on_policy import OnPolicy
 
 RANKERS: dict[str, type[Ranker]] = {
     ranker.name: ranker
-    for ranker in (OnPolicy, Kernel, Interleaved, Adaptive, Random, SmallestChange, LargestChange, SignedChange)
+    for ranker in (
+        *(OnPolicy, Kernel, Interleaved, Adaptive, PastPairs, Critic),
+        *(Random, SmallestChange, LargestChange, SignedChange),
+    )
 }
 
 __all__ = [
     "RANKERS",
     "Adaptive",
+    "Critic",
     "Interleaved",
     "Kernel",
     "LargestChange",
     "OnPolicy",
+    "PastPairs",
     "Random",
     "Ranker",
     "Ranking",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ class Ranking:
 
     chosen: IntArray  # (b,) directions, ascending
     scores: FloatArray | None = None  # (N,), larger is better
+    predicted: FloatArray | None = None  # (N,) differences r+ - r- up to a positive factor, where they are predicted
     pairs: Pairs | None = None  # outcomes of all N pairs, where ranking needed them
     behaviour: Rollouts | None = None  # rollouts of the unperturbed policy, where ranking needed them
     metrics: Metrics = field(default_factory=dict)
@@ -29,16 +31,18 @@ class Ranker:
 
     name: ClassVar[str]
     needs_continuous_actions: ClassVar[bool] = False
+    needs_transitions: ClassVar[bool] = False  # whether `learn` reads the trajectories of the pairs
+    suggests: ClassVar[Mapping[str, Any]] = {}  # the strategy's settings that suit it better than the task's preset
 
-    def start(self) -> Memory:
-        """What the ranker remembers before the first iteration."""
+    def start(self, p: int, n: int, seed: int) -> Memory:
+        """What the ranker of (p, n) weights remembers before the first iteration."""
         return {}
 
     def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
         """Choose. May ask for episodes; every step of them counts."""
         raise NotImplementedError
 
-    def learn(self, memory: Memory, ranking: Ranking, pairs: Pairs) -> Memory:
+    def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
         """The memory after the outcomes of the chosen pairs are known."""
         return memory
 

@@ -78,7 +78,7 @@ class Adaptive(Mixed):
         if self.patience < 1:
             raise UsageError(f"patience = {self.patience}: must be at least 1")
 
-    def start(self) -> Memory:
+    def start(self, p: int, n: int, seed: int) -> Memory:
         # off-policy iterations are believed until they have been seen to fail
         return {
             "tau": np.ones(()),
@@ -96,7 +96,7 @@ class Adaptive(Mixed):
         ranking.metrics.update(agreement=float(memory["tau"]), stalled=int(memory["stalled"]))
         return ranking
 
-    def learn(self, memory: Memory, ranking: Ranking, pairs: Pairs) -> Memory:
+    def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
         tau, progress, average = (float(memory[k]) for k in ("tau", "progress", "average"))
         stalled, was_on_policy = int(memory["stalled"]), bool(memory["fall_back"])
         decay = self.memory_decay

@@ -46,6 +46,7 @@ class Kernel(Behaviour):
     name: ClassVar[str] = "kernel"
 
     bandwidth: float = 0.5  # h
+    relative_bandwidth: bool = False  # h in units of the median action change, whatever the task's scale
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,12 +56,14 @@ class Kernel(Behaviour):
     def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
         behaviour = yield from candidates.behave(self.n_behaviour)
         Q = rewards_to_come(behaviour, candidates.episodes.reward_shift)
-        f = kernel_scores(candidates, normalised_states(candidates, behaviour), Q, self.bandwidth)
+        z = normalised_states(candidates, behaviour)
+        h = self.bandwidth * (median_change(candidates, z) if self.relative_bandwidth else 1.0)
+        f = kernel_scores(candidates, z, Q, h)
         return Ranking(
             chosen=top(f, candidates.b),
             scores=f,
             behaviour=behaviour,
-            metrics={"q_mean": float(Q.mean()), "q_negative": float((Q < 0).mean())},
+            metrics={"q_mean": float(Q.mean()), "q_negative": float((Q < 0).mean()), "h": h},
         )
 
 
@@ -80,6 +83,12 @@ def kernel_scores(candidates: Candidates, z: FloatArray, Q: FloatArray, h: float
     """f of every direction, (N,), from z (N_d, n) and Q (N_d,)."""
     with one_blas_thread():
         return np.concatenate([np.exp(-change / h**2) @ Q for change in action_changes(candidates, z)]) / len(Q)
+
+
+def median_change(candidates: Candidates, z: FloatArray) -> float:
+    """Median of ||nu delta z|| over states and the first directions: a scale for h that needs no grid."""
+    with one_blas_thread():
+        return float(np.sqrt(np.median(next(action_changes(candidates, z))))) or 1.0
 
 
 def action_changes(candidates: Candidates, z: FloatArray) -> Iterator[FloatArray]:

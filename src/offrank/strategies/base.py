@@ -26,6 +26,7 @@ class Strategy:
     n_directions: int = 8  # N, directions sampled an iteration
     n_top: int = 4  # b, directions run and used
     noise_std: float = 0.03  # nu or sigma: a candidate is M +- noise_std * delta
+    orthogonal: bool = False  # directions are drawn orthogonal to one another, in blocks
 
     def __post_init__(self) -> None:
         self._check("at least 1", lambda value: value >= 1, "n_directions", "n_top")
@@ -48,14 +49,22 @@ class Strategy:
             M=np.zeros((p, n)),
             normalizer=Normalizer.empty(n),
             strategy=self.memory(p, n),
-            ranker=ranker.start(),
+            ranker=ranker.start(p, n, seed),
         )
 
     def iteration(self, state: State, ranker: Ranker, episodes: Episodes) -> Asking[tuple[State, Metrics]]:
         """One iteration: asks for its episodes, returns the next state and what to log. Touches nothing else."""
         # sample
-        directions = Directions(state.seed, state.iteration, self.n_directions, state.M.shape)
-        candidates = Candidates(state.M, self.whitening(state), directions, self.noise_std, self.n_top, episodes)
+        directions = Directions(state.seed, state.iteration, self.n_directions, state.M.shape, self.orthogonal)
+        candidates = Candidates(
+            M=state.M,
+            whitening=self.whitening(state),
+            directions=directions,
+            scale=self.noise_std,
+            b=self.n_top,
+            episodes=episodes,
+            keep=ranker.needs_transitions,
+        )
         # rank
         ranking = yield from ranker.rank(candidates, state.ranker)
         # evaluate
@@ -76,7 +85,7 @@ class Strategy:
             normalizer=normalizer,
             iteration=state.iteration + 1,
             strategy=memory,
-            ranker=ranker.learn(state.ranker, ranking, used),
+            ranker=ranker.learn(state.ranker, candidates, ranking, used),
         )
         totals = pairs.rollouts.totals
         returns = {"return_mean": float(totals.mean()), "return_std": float(totals.std())}

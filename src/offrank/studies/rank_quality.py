@@ -71,7 +71,9 @@ def rankers_for(config: RunConfig, names: Sequence[str], discrete: bool) -> list
         known = {f.name for f in fields(RANKERS[name])}
         shared = {key: value for key, value in config.hyperparameters.items() if key in known}
         ranker = resolve(config.task, config.algo, name, shared).ranker
-        if not (discrete and ranker.needs_continuous_actions) and (name == config.ranker or not ranker.start()):
+        if not (discrete and ranker.needs_continuous_actions) and (
+            name == config.ranker or not ranker.start(1, 1, config.seed)
+        ):
             found.append(ranker)
     return found
 
@@ -95,7 +97,7 @@ def gather(
         tick: called `episodes` times.
     """
     strategy, state = checkpoint.config.recipe.strategy, checkpoint.state
-    own = strategy.n_directions
+    own, (p, n) = strategy.n_directions, state.M.shape
     b = max(1, round(count * strategy.n_top / own))
     candidates = Candidates(
         M=state.M,
@@ -107,7 +109,7 @@ def gather(
     )
     scores, metrics = {}, {}
     for ranker in rankers:
-        memory = state.ranker if ranker.name == checkpoint.config.ranker else ranker.start()
+        memory = state.ranker if ranker.name == checkpoint.config.ranker else ranker.start(p, n, state.seed)
         ranking = _rank(ranker, candidates, memory, engine)
         # who gives no scores takes the candidates in their order
         ordered = -np.arange(candidates.N, dtype=np.float64) if ranking.scores is None else ranking.scores

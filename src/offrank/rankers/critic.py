@@ -1,0 +1,150 @@
+"""A ranker with a critic: Q, learned off-policy from every training transition, says where the actions should go.
+
+The gradient of the return of a deterministic policy is the mean over the states it visits of grad_a Q(s, a) at its own
+action, times what the policy multiplies its weights by (D. Silver et al., "Deterministic Policy Gradient Algorithms",
+ICML 2014). For linear policies a = M z that is
+
+    G = mean over recent states of grad_a Q(z, M z) z^T     (p, n),
+
+and directions are ordered by |<G, delta>|. Q is the mean of small networks over (z, a). Their targets are k-step
+returns of the perturbed policies, and beyond them each network's own slow copy at the current policy's action: one step
+at a time, rewards took too long to travel back (docs/rankers.md has the comparison).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.random import Generator
+
+from offrank.arithmetic import one_blas_thread
+from offrank.arrays import FloatArray, Memory, part
+from offrank.candidates import Candidates, Pairs
+from offrank.errors import UsageError
+from offrank.noise import Purpose, philox
+from offrank.rankers import network, replay
+from offrank.rankers.base import Ranking
+from offrank.rankers.learned import Learned
+from offrank.rankers.network import Floats
+
+BATCH = 256
+SLOW = np.float32(0.005)  # how fast the slow copies follow, an update
+OUTLIER = 10.0  # normalised states are cut here: one wild feature must not outweigh all others
+STATES = 2000  # of the last iteration, at most, over which the gradient is averaged
+
+
+@dataclass(frozen=True)
+class Critic(Learned):
+    """Orders directions by the first-order effect a learned Q function predicts: 2b episodes an iteration."""
+
+    name: ClassVar[str] = "critic"
+    needs_continuous_actions: ClassVar[bool] = True
+    needs_transitions: ClassVar[bool] = True
+
+    networks: int = 2  # whose mean is the critic
+    hidden: int = 32  # units in each of a network's two hidden layers
+    n_steps: int = 30  # k, steps of real rewards before the network's own word is taken
+    discount: float = 0.99
+    passes: float = 6.0  # how often a transition is learned from, on average, in the iteration that brought it
+    critic_rate: float = 1e-3  # learning rate of the network
+    replay: int = 40_000  # transitions remembered
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("networks", "hidden", "n_steps", "replay"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} = {getattr(self, name)}: must be at least 1")
+        for name in ("passes", "critic_rate"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} = {getattr(self, name)}: must be positive")
+        if not 0 <= self.discount < 1:
+            raise UsageError(f"discount = {self.discount}: must be in [0, 1)")
+
+    def start(self, p: int, n: int, seed: int) -> Memory:
+        memory = super().start(p, n, seed) | _named("replay.", replay.empty(p, n))
+        memory["fresh"] = np.zeros((), dtype=np.int64)  # rows of the last iteration
+        return memory | self._fresh_networks(p, n, seed, iteration=0)
+
+    def gradient(self, candidates: Candidates, memory: Memory) -> FloatArray:
+        fresh = min(int(memory["fresh"]), len(memory["replay.state"]))
+        if fresh == 0:
+            return np.zeros_like(candidates.M)
+        seen = memory["replay.state"][-fresh:]
+        z = _normalised(candidates, seen[:: -(-len(seen) // STATES)])
+        n = z.shape[1]
+        with one_blas_thread():
+            x = np.concatenate([z, np.zeros((len(z), len(candidates.M)), dtype=np.float32)], axis=1)
+            G = network.input_gradient(part(memory, "q."), x)[:, n:].T @ z
+        return G.astype(np.float64) / len(z)
+
+    def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
+        after = super().learn(memory, candidates, ranking, pairs)
+        new = self._rows(candidates, ranking.pairs or pairs)
+        after |= _named("replay.", replay.extend(part(memory, "replay."), new, self.replay))
+        after["fresh"] = np.array(sum(len(r["gain"]) for r in new), dtype=np.int64)
+        with one_blas_thread():
+            after |= self._train(after, candidates)
+        return after
+
+    def _rows(self, candidates: Candidates, run: Pairs) -> list[Memory]:
+        """The new episodes as the replay keeps them; plus and minus of a direction are side by side."""
+        delta = np.repeat(candidates.scale * candidates.directions.take(run.index), 2, axis=0)
+        delta[1::2] *= -1
+        how = candidates.whitening, candidates.episodes.reward_shift, self.n_steps, self.discount
+        with one_blas_thread():
+            trajectories = zip(run.rollouts.trajectories, candidates.M + delta, strict=True)
+            return [replay.rows(trajectory, W, *how) for trajectory, W in trajectories]
+
+    def _train(self, memory: Memory, candidates: Candidates) -> Memory:
+        """The networks after this iteration's updates."""
+        q, slow, first, second = (
+            {name: value.copy() for name, value in part(memory, f"{which}.").items()} for which in _NETWORKS
+        )
+        seed, iteration = candidates.directions.seed, candidates.directions.iteration
+        gain, boot, ahead = (memory[f"replay.{name}"] for name in ("gain", "boot", "ahead"))
+        z = _normalised(candidates, memory["replay.state"])
+        deviation = memory["replay.action"] - z @ candidates.M.T.astype(np.float32)
+        size = np.sqrt(np.mean(deviation**2)) + np.float32(1e-6)
+        done = np.concatenate([z, deviation / size], axis=1)
+        would_do = np.concatenate([z, np.zeros_like(deviation)], axis=1)
+        starts = np.flatnonzero(ahead)
+        updates = math.ceil(self.passes * min(int(memory["fresh"]), len(starts)) / BATCH)
+        random = Generator(philox(seed, Purpose.CRITIC, iteration, 1))
+        step = int(memory["step"])
+        for at in starts[random.integers(len(starts), size=(updates, BATCH))]:
+            beyond = network.forward(slow, would_do[at + ahead[at]])[2]
+            y = gain[at, None] + boot[at, None] * beyond
+            step += 1
+            network.adam(q, network.squared_error_gradient(q, done[at], y), first, second, step, self.critic_rate)
+            network.follow(slow, q, SLOW)
+        if not all(np.isfinite(value).all() for value in q.values()):  # a critic that diverged begins anew
+            p, n = candidates.M.shape
+            return self._fresh_networks(p, n, seed, iteration + 1)
+        return _networks(q, slow, first, second, step)
+
+    def _fresh_networks(self, p: int, n: int, seed: int, iteration: int) -> Memory:
+        q = network.draw(Generator(philox(seed, Purpose.CRITIC, iteration)), self.networks, n + p, self.hidden)
+        return _networks(q, q, network.zeros_like(q), network.zeros_like(q), 0)
+
+
+_NETWORKS = ("q", "slow", "first", "second")  # the networks, their slow copies, Adam's two moments
+
+
+def _networks(q: Memory, slow: Memory, first: Memory, second: Memory, step: int) -> Memory:
+    out: Memory = {"step": np.array(step, dtype=np.int64)}
+    for which, arrays in zip(_NETWORKS, (q, slow, first, second), strict=True):
+        out |= _named(f"{which}.", arrays)
+    return out
+
+
+def _normalised(candidates: Candidates, states: Floats) -> Floats:
+    whitening = candidates.whitening
+    z = (states - whitening.mean.astype(np.float32)) * whitening.scale.astype(np.float32)
+    return np.clip(z, -OUTLIER, OUTLIER, out=z)
+
+
+def _named(prefix: str, arrays: Memory) -> Memory:
+    return {prefix + name: value for name, value in arrays.items()}

@@ -1,0 +1,44 @@
+"""What learned rankers cost: seconds of training iterations without evaluations, contestants alternating.
+
+python studies/ranker_cost.py HalfCheetah-v3 --out results/rankers/cost-HalfCheetah-v3.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import offrank
+from offrank.checkpoint import write_json
+from offrank.runfolder import versions
+
+ITERATIONS = 4  # a round
+CONTESTANTS = {"random": {}, "memory": {"warmup": 0}, "critic": {"warmup": 0}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    agents = {name: offrank.ARS(given.task, ranker=name, **settings) for name, settings in CONTESTANTS.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in agents}
+    for number in range(given.rounds + 1):
+        for name, agent in agents.items():
+            began = time.perf_counter()
+            agent.learn(iterations=ITERATIONS * (number + 1), eval_every=0)
+            if number > 0:  # the first round also starts threads and fills the replay
+                seconds[name].append(time.perf_counter() - began)
+    ratio = {
+        name: statistics.median(a / b for a, b in zip(took, seconds["random"], strict=True))
+        for name, took in seconds.items()
+    }
+    print(ratio)
+    write_json(given.out, {"task": given.task, "seconds": seconds, "ratio_to_random": ratio, "versions": versions()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""The rankers that learn, and the trust they are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helpers import FunctionEngine, finish, iterate, linear_system
+from offrank.arrays import FloatArray, Memory
+from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.config import resolve
+from offrank.errors import UsageError
+from offrank.noise import Directions
+from offrank.normalizer import Whitening
+from offrank.rankers import Critic, PastPairs, Random, network, replay, trust
+from offrank.rankers.base import Ranking
+from offrank.rankers.learned import Learned, along
+from offrank.rollouts import Trajectory
+from offrank.strategies import ARS
+
+P, N_OBS = 3, 5
+
+
+class Known(Learned):
+    """Knows the gradient: its first entry."""
+
+    name = "known"
+
+    def gradient(self, candidates: Candidates, memory: Memory) -> FloatArray:
+        g = np.zeros_like(candidates.M)
+        g[0, 0] = 7.0
+        return g
+
+
+def candidates(N: int = 50, b: int = 4, iteration: int = 0) -> Candidates:
+    directions = Directions(3, iteration, N, (P, N_OBS))
+    return Candidates(np.zeros((P, N_OBS)), Whitening.identity(N_OBS), directions, 0.1, b, Episodes(10))
+
+
+def outcome(c: Candidates, g: FloatArray, noise: float = 0.0) -> Pairs:
+    """The first b pairs of returns that are linear in the weights."""
+    index = np.arange(c.b)
+    slope = np.tensordot(c.directions.take(index), g, axes=2)
+    slope = slope + noise * np.random.default_rng(c.directions.iteration).normal(size=c.b)
+    return Pairs(index, slope, -slope, None)  # type: ignore[arg-type]
+
+
+def engine(horizon: int = 10) -> FunctionEngine:
+    return FunctionEngine(linear_system(N_OBS, P), N_OBS, P, horizon)
+
+
+# --- trust
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.8])
+def test_trust_is_the_same_whether_directions_were_random_or_chosen_for_their_predictions(rho: float) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=40_000)
+    y = 50 * (rho * x + np.sqrt(1 - rho**2) * rng.normal(size=len(x)))
+    chosen = np.abs(x) > 2
+    everything, selected = (trust.observe(trust.no_evidence(), x[at], y[at], 0.9) for at in (slice(None), chosen))
+    assert trust.correlation(everything) == pytest.approx(rho, abs=0.02)
+    assert trust.correlation(selected) == pytest.approx(rho, abs=0.02)
+    if rho > 0:  # which is why signs are logged, and not what decides
+        assert trust.sign_accuracy(selected) > trust.sign_accuracy(everything) + 0.05
+
+
+def test_trust_forgets() -> None:
+    x = np.array([1.0, -2.0, 0.5])
+    sums = trust.observe(trust.no_evidence(), x, x, 0.5)
+    assert trust.correlation(sums) == 1.0
+    for _ in range(20):
+        sums = trust.observe(sums, x, -x, 0.5)
+    assert trust.correlation(sums) < -0.99 and trust.sign_accuracy(sums) < 0.01
+
+
+def test_no_evidence_is_no_trust() -> None:
+    nothing = trust.no_evidence()
+    assert trust.correlation(nothing) == 0.0 and trust.sign_accuracy(nothing) == 0.5
+    equal_returns = trust.observe(nothing, np.ones(3), np.zeros(3), 0.9)
+    assert np.array_equal(equal_returns, nothing)
+
+
+def test_one_enormous_difference_does_not_outlast_the_evidence_after_it() -> None:
+    x = np.array([1.0, -2.0, 0.5, 1.5])
+    sums = trust.observe(trust.no_evidence(), x, np.array([1e6, 1.0, -1.0, 2.0]), 0.9)
+    for _ in range(20):
+        sums = trust.observe(sums, x, x, 0.9)
+    assert trust.correlation(sums) > 0.9
+
+
+# --- how a learned ranker is used
+
+
+def test_a_trusted_ranker_takes_the_directions_furthest_along_its_gradient() -> None:
+    c = candidates()
+    ranking = finish(Known(explore=0.0, warmup=0).rank(c, Known().start(P, N_OBS, 0)), engine())
+    first = c.directions.take(np.arange(c.N))[:, 0, 0]
+    np.testing.assert_allclose(ranking.predicted, first)
+    assert np.array_equal(ranking.chosen, np.sort(np.argsort(-np.abs(first))[:4]))
+    assert ranking.metrics["ranker_learned"]
+
+
+@pytest.mark.parametrize(("fallback", "requests"), [("random", 0), ("on-policy", 1)])
+def test_a_ranker_that_mispredicts_stands_back_and_is_still_judged(fallback: str, requests: int) -> None:
+    ranker, tried = Known(fallback=fallback, warmup=0), engine()
+    memory = ranker.start(P, N_OBS, 0)
+    wrong = np.zeros((P, N_OBS))
+    wrong[0, 0] = -1.0
+    c = candidates()
+    memory = ranker.learn(memory, c, finish(ranker.rank(c, memory), tried), outcome(c, wrong))
+    ranking = finish(ranker.rank(c, memory), tried)
+    assert ranking.metrics["ranker_trust"] == pytest.approx(-1.0) and not ranking.metrics["ranker_learned"]
+    assert len(tried.requests) == requests
+    memory = {"trust": trust.no_evidence()}
+    right = replace(ranking, pairs=None)
+    memory = ranker.learn(memory, c, right, outcome(c, -wrong))
+    assert trust.correlation(memory["trust"]) == pytest.approx(1.0)  # predicted while the fallback ranked
+
+
+def test_an_on_policy_fallback_runs_only_so_many_of_the_candidates() -> None:
+    ranker, tried = Known(fallback="on-policy", fallback_directions=7), engine()
+    finish(ranker.rank(candidates(), ranker.start(P, N_OBS, 0)), tried)
+    assert [len(request) for request in tried.requests] == [14]
+
+
+def test_candidates_of_learned_rankers_are_many_unless_given() -> None:
+    for name in ("memory", "critic"):
+        assert resolve("HalfCheetah-v3", "ars", name).strategy.n_directions == 1000
+        assert resolve("HalfCheetah-v3", "ars", name, {"n_directions": 64}).strategy.n_directions == 64
+    assert resolve("HalfCheetah-v3", "ars", "random").strategy.n_directions == 32
+
+
+def test_the_fallback_ranks_in_the_first_iterations_and_predictions_are_judged_meanwhile() -> None:
+    _, log = iterate(ARS(n_directions=8, n_top=2), Known(warmup=3, trust_needed=-1.0), engine(), 5)
+    assert [entry["ranker_learned"] for entry in log] == [False, False, False, True, True]
+    assert log[3]["ranker_trust"] != 0.0
+
+
+@pytest.mark.parametrize("b", [1, 4])
+def test_the_share_of_random_directions_holds_over_iterations(b: int) -> None:
+    ranker = Known(explore=0.25)
+    random = 0
+    for iteration in range(20):
+        c = candidates(b=b, iteration=iteration)
+        predicted = along(c, ranker.gradient(c, {}))
+        best = set(np.argsort(-np.abs(predicted))[:b].tolist())
+        chosen = ranker.choose(c, predicted)
+        assert len(np.unique(chosen)) == b
+        random += len(set(chosen.tolist()) - best)
+    assert random == 5 * b
+
+
+@pytest.mark.parametrize(
+    ("ranker", "given", "said"),
+    [
+        (PastPairs, {"explore": 1.5}, "explore = 1.5"),
+        (PastPairs, {"decay": 1.0}, "decay = 1.0"),
+        (PastPairs, {"fallback": "onpolicy"}, "did you mean 'on-policy'"),
+        (Critic, {"n_steps": 0}, "n_steps = 0"),
+        (Critic, {"discount": 1.0}, "discount = 1.0"),
+    ],
+)
+def test_a_wrong_setting_is_named(ranker: type[Learned], given: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ranker(**given)
+
+
+# --- memory
+
+
+def test_memory_is_the_weighted_ridge_regression() -> None:
+    ranker = PastPairs(decay=0.7, ridge=0.3)
+    memory = ranker.start(P, N_OBS, 0)
+    g = np.random.default_rng(2).normal(size=(P, N_OBS))
+    D, y, weight = [], [], []
+    for iteration in range(6):
+        c = candidates(iteration=iteration)
+        pairs = outcome(c, g, noise=1.0)
+        memory = ranker.learn(memory, c, Ranking(pairs.index), pairs)
+        D.append(c.directions.take(pairs.index).reshape(c.b, -1))
+        y.append(pairs.plus - pairs.minus)
+        weight.append(np.full(c.b, 0.7 ** (6 - iteration)))
+    X, w = np.concatenate(D), np.concatenate(weight)
+    d = X.shape[1]
+    plain = np.linalg.solve(X.T @ (w[:, None] * X) + 0.3 * d * np.eye(d), X.T @ (w * np.concatenate(y)))
+    np.testing.assert_allclose(ranker.gradient(candidates(iteration=6), memory).ravel(), plain, rtol=1e-9)
+
+
+def test_memory_finds_the_gradient_of_linear_returns() -> None:
+    ranker = PastPairs(decay=0.98, ridge=0.01)
+    memory = ranker.start(P, N_OBS, 0)
+    g = np.random.default_rng(2).normal(size=(P, N_OBS))
+    for iteration in range(10):
+        c = candidates(iteration=iteration)
+        memory = ranker.learn(memory, c, Ranking(np.arange(4)), outcome(c, g, noise=0.1))
+    found = ranker.gradient(candidates(iteration=10), memory)
+    assert np.sum(found * g) > 0.99 * np.linalg.norm(found) * np.linalg.norm(g)
+
+
+def test_memory_forgets_old_pairs_and_never_holds_more_than_it_may() -> None:
+    g = np.ones((P, N_OBS))
+    for ranker, held in ((PastPairs(decay=0.5), 4 * 6), (PastPairs(decay=0.99, remembered=10), 10)):
+        memory = ranker.start(P, N_OBS, 0)
+        for iteration in range(30):
+            c = candidates(iteration=iteration)
+            memory = ranker.learn(memory, c, Ranking(np.arange(4)), outcome(c, g))
+        assert len(memory["difference"]) == len(memory["index"]) == held
+        assert memory["iteration"][-1] == 29
+
+
+# --- critic
+
+
+def test_network_gradients_equal_finite_differences() -> None:
+    rng = np.random.default_rng(0)
+    drawn = network.draw(rng, 2, 4, 6)
+    nets = {name: value + 0.1 * rng.normal(size=value.shape) for name, value in drawn.items()}  # biases off the kinks
+    x, y = rng.normal(size=(7, 4)), rng.normal(size=(2, 7, 1))
+
+    def loss() -> FloatArray:
+        return ((network.forward(nets, x)[2] - y) ** 2).mean(axis=(1, 2))
+
+    gradient = network.squared_error_gradient(nets, x, y)
+    for name, weights in nets.items():
+        for at in [(0, 0, 0), (1, 0, weights.shape[2] - 1)]:
+            weights[at] += 1e-6
+            above = loss()[at[0]]
+            weights[at] -= 2e-6
+            below = loss()[at[0]]
+            weights[at] += 1e-6
+            assert gradient[name][at] == pytest.approx((above - below) / 2e-6, rel=1e-4, abs=1e-8)
+    step = np.zeros((7, 4))
+    step[:, 2] = 1e-6
+    above, below = (network.forward(nets, x + s * step)[2].mean(axis=0)[:, 0] for s in (1, -1))
+    np.testing.assert_allclose(network.input_gradient(nets, x)[:, 2], (above - below) / 2e-6, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+def test_replay_holds_k_step_transitions_with_terminal_flags_right(terminated: bool) -> None:
+    rng = np.random.default_rng(0)
+    seen, W = rng.normal(size=(7, N_OBS)), rng.normal(size=(P, N_OBS))
+    rewards = rng.normal(size=6)
+    whitening = Whitening(np.ones(N_OBS), np.full(N_OBS, 2.0))
+    k, discount, shift = 4, 0.9, 0.5
+    rows = replay.rows(Trajectory(seen[:6], rewards, terminated, seen[6]), W, whitening, shift, k, discount)
+    for t in range(6):
+        end = min(t + k, 6)
+        gain = sum(discount ** (j - t) * (rewards[j] - shift) for j in range(t, end))
+        assert rows["gain"][t] == pytest.approx(gain, rel=1e-5)
+        assert rows["ahead"][t] == end - t
+        assert rows["boot"][t] == pytest.approx(0.0 if terminated and end == 6 else discount ** (end - t))
+        np.testing.assert_allclose(rows["action"][t], W @ ((seen[t] - 1) * 2), rtol=1e-5)
+    assert rows["ahead"][6] == 0  # where the last step led is a state, and no start
+    np.testing.assert_allclose(rows["state"], seen, rtol=1e-6)
+
+
+def test_cutting_the_replay_leaves_every_transition_whole() -> None:
+    held = replay.empty(P, N_OBS)
+    for episode in range(4):
+        seen = np.full((6, N_OBS), 10.0 * episode) + np.arange(6)[:, None]
+        rows = replay.rows(
+            Trajectory(seen[:5], np.ones(5), False, seen[5]), np.zeros((P, N_OBS)), Whitening.identity(N_OBS), 0, 2, 0.9
+        )
+        held = replay.extend(held, [rows], 15)
+    assert len(held["gain"]) == 15
+    starts = np.flatnonzero(held["ahead"])
+    lead = held["state"][starts + held["ahead"][starts], 0] - held["state"][starts, 0]
+    assert np.array_equal(lead, held["ahead"][starts])  # within an episode, states count up by one
+
+
+def test_critic_finds_the_gradient_of_the_return() -> None:
+    simulate, horizon, task = linear_system(N_OBS, P), 30, engine(horizon=30)
+    ranker = Critic(n_steps=10, discount=0.9, passes=100.0, critic_rate=3e-3, trust_needed=1.0)
+    strategy = ARS(n_directions=8, n_top=8, noise_std=0.05, step_size=1e-9)  # stays where it is
+    state, _ = iterate(strategy, ranker, task, 15)
+    c = replace(candidates(), M=state.M, whitening=strategy.whitening(state))
+
+    true = np.zeros_like(state.M)
+    for at in np.ndindex(true.shape):
+        step = np.zeros_like(true)
+        step[at] = 0.01
+        for seed in range(30):
+            up, down = (simulate(state.M + s * step, c.whitening, seed, horizon).rewards.sum() for s in (1, -1))
+            true[at] += up - down
+    found = ranker.gradient(c, state.ranker)
+    assert np.sum(found * true) > 0.7 * np.linalg.norm(found) * np.linalg.norm(true)
+
+
+def test_a_critic_that_diverges_begins_anew() -> None:
+    ranker = Critic(critic_rate=1e30)
+    with np.errstate(all="ignore"):
+        state, _ = iterate(ARS(n_directions=8, n_top=2), ranker, engine(), 4)
+    assert all(np.isfinite(value).all() for value in state.ranker.values())
+    assert int(state.ranker["step"]) == 0 and np.isfinite(state.M).all()
+
+
+def test_asking_for_transitions_changes_no_bit() -> None:
+    class Curious(Random):
+        needs_transitions = True
+
+    plain, curious = (iterate(ARS(n_directions=6, n_top=3), ranker(), engine(), 4)[0] for ranker in (Random, Curious))
+    assert {k: v.tobytes() for k, v in plain.arrays().items()} == {k: v.tobytes() for k, v in curious.arrays().items()}
+
+
+def test_critic_learns_from_every_pair_of_an_on_policy_iteration() -> None:
+    ranker = Critic(fallback="on-policy", replay=10_000)
+    state, _ = iterate(ARS(n_directions=6, n_top=2), ranker, engine(), 1)
+    assert int(state.ranker["fresh"]) == 12 * 11  # 2N episodes of 10 transitions and the state they led to
+    assert isinstance(state.ranker["replay.state"], np.ndarray)
