@@ -30,6 +30,8 @@ from offrank.studies.rank_verdict import judge, summary
 P, N_OBS = 2, 4
 SLOPE = np.random.default_rng(5).normal(size=(P, N_OBS))
 
+FORGETFUL = [name for name in OFF_POLICY if name not in ("memory", "critic")]  # judged wherever they are asked for
+
 
 def world(mean_return: Any, noise: float = 0.0) -> Simulate:
     """Episodes of two steps whose return is a known function of the weights, and noise of the episode's seed."""
@@ -206,7 +208,7 @@ def test_common_starts_are_common_here_too() -> None:
 class Rememberer(Ranker):
     name: ClassVar[str] = "rememberer"
 
-    def start(self) -> Memory:
+    def start(self, p: int, n: int, seed: int) -> Memory:
         return {"seen": np.zeros(())}
 
     def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
@@ -225,7 +227,7 @@ def test_a_ranker_that_remembers_is_judged_where_it_ranked_and_with_what_it_reme
     engine = engine_of(world(slope))
     at = checkpoint(engine)
     names = [*OFF_POLICY, "rememberer"]
-    assert [r.name for r in rankers_for(at.config, names, False)] == list(OFF_POLICY)
+    assert [r.name for r in rankers_for(at.config, names, False)] == FORGETFUL
     own = replace(at.config, ranker="rememberer", hyperparameters=resolve(None, "ars", "rememberer").hyperparameters)
     found = rankers_for(own, names, False)
     assert found[-1].name == "rememberer"
@@ -306,7 +308,7 @@ def test_the_command_keeps_its_work_and_does_only_what_is_missing(
     assert main(words) == 0
     first = json.loads(capsys.readouterr().out)
     assert len(first["checkpoints"]) == 4 and len(first["summary"]) == 2
-    assert set(first["checkpoints"][0]["rankers"]) == {*OFF_POLICY, "one-episode max", "one-episode gap"}
+    assert set(first["checkpoints"][0]["rankers"]) == {*FORGETFUL, "one-episode max", "one-episode gap"}
     assert json.loads((tmp_path / "q/rank-quality.json").read_text()) == first
     assert all((tmp_path / f"q/rank-quality.{end}").stat().st_size > 1000 for end in ("png", "svg"))
     picture = (tmp_path / "q/rank-quality.svg").read_bytes()
