@@ -1,0 +1,74 @@
+"""The commands that make the page's runs again, and the versions and machines that made them."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from offrank.plotting import ranges
+from offrank.studies.catalogue import STUDIES
+from offrank.studies.outcomes import Group, Row, groups
+from offrank.studies.tables import Table
+
+NO_RUNS = ("nominal", "lspi")  # methods of the LQR study that offrank train does not know
+
+
+def training(rows: Iterable[Row]) -> list[str]:
+    """For every variant of a task the command whose runs have these bits, on the same engine and platform."""
+    found = groups(row for row in rows if row["algo"] not in NO_RUNS)
+    return list(dict.fromkeys(_train(group, limit) for group in found for limit in _limits(group)))
+
+
+def _limits(group: Group) -> list[tuple[str, int, tuple[int, ...]]]:
+    """Flag, value and seeds for every way in which runs of a group were limited."""
+    by_limit: dict[tuple[str, int], list[int]] = {}
+    for row in group.rows:
+        limit = ("--steps", row["budget"]) if row.get("budget") else ("--iterations", row.get("iterations", 0))
+        by_limit.setdefault(limit, []).append(row["seed"])
+    return [(*limit, tuple(seeds)) for limit, seeds in by_limit.items()]
+
+
+def _train(group: Group, limit: tuple[str, int, tuple[int, ...]]) -> str:
+    flag, most, seeds = limit
+    variant, first = group.variant, group.rows[0]
+    words = ["offrank", "train", group.task, "--algo", variant.algo]
+    words += ["--ranker", variant.ranker] if variant.ranker else []
+    for name, value in variant.settings:
+        words += ["--set", f"{name}={value}"]
+    words += ["--seeds", ranges(seeds).replace(" ", ""), flag, str(most), "--engine", group.engine]
+    evaluations = first.get("evaluations") or []
+    every = evaluations[0][0] if evaluations else 0 if "curve" in first else 10
+    words += [] if every == 10 else ["--eval-every", str(int(every))]
+    ran_on = any(r["steps_to_threshold"] is not None and r["steps"] > r["steps_to_threshold"] for r in group.rows)
+    words += ["--threshold", "none"] if ran_on else []
+    return shlex.join(words)
+
+
+def tabulating(files: Sequence[Path], out: Path) -> list[str]:
+    """The commands that make tables and printed figures from the files of outcomes."""
+    lines = []
+    for path in files:
+        study = path.stem if path.stem in STUDIES else "table1"
+        words = ["offrank", "reproduce", study, "--from", path.as_posix(), "--out", out.as_posix()]
+        lines.append(shlex.join(words))
+    return lines
+
+
+def provenance(rows: Iterable[Row], records: Iterable[dict[str, Any]]) -> Table:
+    """Versions and platforms, with how many runs and checkpoints each has made."""
+    runs: Counter[tuple[tuple[str, str], ...]] = Counter()
+    checkpoints: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for row in rows:
+        runs[tuple((row.get("versions") or {}).items())] += 1
+    for record in records:
+        checkpoints[tuple((record.get("versions") or {}).items())] += len(record["checkpoints"])
+    every = list(dict.fromkeys([*runs, *checkpoints]))
+    columns = list(dict.fromkeys(name for key in every for name, _ in key))
+    lines = [
+        [str(runs[key]), str(checkpoints[key]), *(dict(key).get(name, "not recorded") for name in columns)]
+        for key in every
+    ]
+    return Table(["runs", "rank-quality checkpoints", *columns], lines)
