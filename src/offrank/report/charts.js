@@ -26,6 +26,7 @@ function short(value) {
   }
   return String(+value.toPrecision(4));
 }
+const shortened = (text) => text.length > LONGEST ? `${text.slice(0, LONGEST / 2)}…${text.slice(1 - LONGEST / 2)}` : text;
 const grouped = (value) => Math.round(value).toLocaleString("en");
 
 /** Round places between two values. */
@@ -61,6 +62,7 @@ function shapePath(shape, x, y, r) {
     const a = 0.35;
     return polygon([[-a, -1], [a, -1], [a, -a], [1, -a], [1, a], [a, a], [a, 1], [-a, 1], [-a, a], [-1, a], [-1, -a], [-a, -a]]);
   }
+  if (shape === "tick") return `M${x},${y - r}V${y + r}`;
   if (shape === "star") {
     return polygon([...Array(10).keys()].map((k) => {
       const angle = (Math.PI * k) / 5, length = k % 2 ? 0.7 : 1.7;
@@ -82,43 +84,52 @@ function swatch(style) {
 /**
  * Draw a figure into a host, at the host's width, and again when that changes.
  *
- * spec: title; x and y: {label, min, max, log, format, places: [{at, label}]}; areas: {style, points: [x, low, high]};
+ * spec: title; x and y: {label, min, max, log, format, places: [{at, label}]} (places are names instead of numbers); areas: {style, points: [x, low, high]};
  * lines: {style, points: [x, y, tip], faint, step}; boxes: {style, x, width, low, q1, median, q3, high};
- * bars: {style, x, low, high}; marks: {style, x, y, tip, shape, size, look}; rules: {y, label, from, to}. A tip is what is said of a
- * point; points without one are not asked. y is null where a line has a hole.
+ * bars: {style, x, low, high}; marks: {style, x, y, tip, shape, size, look}; rules: {y, label, from, to, look}.
+ * A tip is what is said of a point; points without one are not asked. y is null where a line has a hole.
  */
 function draw(host, spec) {
   const panel = tag("figure", { class: "panel" });
+  const observer = new ResizeObserver(() => render());
   const tip = tag("div", { class: "tip", role: "status", "aria-live": "polite", hidden: true });
   panel.append(tag("figcaption", { text: spec.title }), tip);
   host.append(panel);
   let picture = null, width = 0;
 
-  function render() {
-    const now = Math.round(panel.clientWidth) || 480;
+  function render(wide = panel.clientWidth) {
+    const now = Math.max(Math.round(wide), 260);
     if (now === width) return;
     width = now;
-    const next = picturePanel(spec, Math.max(width, 260), tip, panel);
+    const next = picturePanel(spec, width, tip, panel);
     if (picture) picture.replaceWith(next);
     else tip.before(next);
     picture = next;
   }
   render();
-  const observer = new ResizeObserver(render);
   observer.observe(panel);
-  return observer;
+  return { render, close: () => observer.disconnect() };
 }
+
+const PRINTED = 380; // about the width of a panel on paper, so that its text keeps its size
+const LETTER = 6.5; // about the width of one
+const LONGEST = 20; // letters of a slanted name
 
 function picturePanel(spec, width, tip, panel) {
   const height = Math.round(Math.min(380, Math.max(250, width * 0.62)));
-  const inside = { left: 56, right: width - 12, top: 10, bottom: height - (spec.x.places && spec.x.tall ? 58 : 44) };
+  const inside = { left: 56, right: width - 12, top: 10 };
+  const places = spec.x.places || [];
+  const longest = Math.max(0, ...places.flatMap((place) => place.label.split("\n").map((line) => line.length)));
+  const slanted = longest * LETTER > (inside.right - inside.left) / (places.length || 1);
+  const lines = Math.max(1, ...places.map((place) => place.label.split("\n").length));
+  inside.bottom = height - (slanted ? 96 : 18 + 13 * lines + (spec.x.label ? 13 : 0));
   const x = scale(spec.x, inside.left, inside.right, Math.max(2, Math.round(width / 110)));
   const y = scale(spec.y, inside.bottom, inside.top, 5);
   const root = svg("svg", {
     viewBox: `0 0 ${width} ${height}`, width, height, role: "img", tabindex: "0",
     "aria-label": `${spec.title}. ${spec.y.label} against ${spec.x.label}. Arrow keys move from point to point.`,
   });
-  axes(root, spec, x, y, inside, height);
+  axes(root, spec, x, y, inside, height, slanted);
   const id = `clip-${(picturePanel.count = (picturePanel.count || 0) + 1)}`;
   root.append(svg("clipPath", { id }, svg("rect", {
     x: inside.left, y: inside.top - 6, width: inside.right - inside.left + 6, height: inside.bottom - inside.top + 12,
@@ -130,7 +141,7 @@ function picturePanel(spec, width, tip, panel) {
   return root;
 }
 
-function axes(root, spec, x, y, inside, height) {
+function axes(root, spec, x, y, inside, height, slanted) {
   const middle = (inside.left + inside.right) / 2;
   for (const value of y.ticks) {
     const at = y.at(value);
@@ -141,6 +152,11 @@ function axes(root, spec, x, y, inside, height) {
   for (const place of places) {
     const at = x.at(place.at);
     root.append(svg("path", { class: "axis", d: `M${at},${inside.bottom}v5` }));
+    if (slanted) {
+      const turn = `translate(${at + 4} ${inside.bottom + 14}) rotate(-45)`;
+      root.append(svg("text", { transform: turn, "text-anchor": "end", text: shortened(place.label.replaceAll("\n", " ")) }));
+      continue;
+    }
     place.label.split("\n").forEach((line, row) => {
       root.append(svg("text", { x: at, y: inside.bottom + 17 + 13 * row, "text-anchor": "middle", text: line }));
     });
@@ -168,18 +184,17 @@ function shapes(plot, spec, x, y, inside) {
   for (const rule of spec.rules || []) {
     const at = y.at(rule.y);
     const [from, to] = rule.from === undefined ? [inside.left, inside.right] : [x.at(rule.from), x.at(rule.to)];
-    plot.append(svg("path", { class: "rule", d: `M${from},${at}H${to}` }));
-    if (rule.label) plot.append(svg("text", { class: "quiet", x: inside.right - 2, y: at - 5, "text-anchor": "end", text: rule.label }));
+    plot.append(svg("path", { class: rule.look || "rule", d: `M${from},${at}H${to}` }));
+    if (rule.label) plot.append(svg("text", { class: "quiet", x: inside.left + 4, y: at - 5, text: rule.label }));
   }
   for (const line of spec.lines || []) {
-    let d = "", broken = true, before = null;
+    let d = "", broken = true;
     for (const [at, value, text] of line.points) {
       if (value === null) { broken = true; continue; }
       const place = [x.at(at), y.at(value)];
       if (broken) d += `M${place.map((v) => v.toFixed(1))}`;
       else d += line.step ? `H${place[0].toFixed(1)}V${place[1].toFixed(1)}` : `L${place.map((v) => v.toFixed(1))}`;
       broken = false;
-      before = place;
       remember(line.series || line, ...place, text);
     }
     const look = `curve ${colour(line.style)}${line.faint ? " faint" : ""}`;
@@ -230,7 +245,7 @@ function ask(root, series, tip, panel, width) {
     tip.textContent = point.tip;
     const zoom = root.clientWidth / width || 1, size = tip.getBoundingClientRect();
     const left = Math.min(Math.max(point.x * zoom - size.width / 2, 0), Math.max(panel.clientWidth - size.width, 0));
-    const above = root.offsetTop === undefined ? panel.querySelector("figcaption").offsetHeight : 0;
+    const above = panel.querySelector("figcaption").offsetHeight;
     const top = above + point.y * zoom - size.height - 14;
     tip.style.left = `${left}px`;
     tip.style.top = `${top < 0 ? above + point.y * zoom + 16 : top}px`;

@@ -10,25 +10,34 @@ from typing import Any
 
 from offrank.plotting import ranges
 from offrank.studies.catalogue import STUDIES
+from offrank.studies.lqr import METHODS
 from offrank.studies.outcomes import Group, Row, groups
 from offrank.studies.tables import Table
-
-NO_RUNS = ("nominal", "lspi")  # methods of the LQR study that offrank train does not know
 
 
 def training(rows: Iterable[Row]) -> list[str]:
     """For every variant of a task the command whose runs have these bits, on the same engine and platform."""
-    found = groups(row for row in rows if row["algo"] not in NO_RUNS)
-    return list(dict.fromkeys(_train(group, limit) for group in found for limit in _limits(group)))
+    rows = list(rows)
+    others = [row for row in rows if row["algo"] in METHODS]
+    found = groups(row for row in rows if row["algo"] not in METHODS)
+    lines = [_train(group, limit) for group in found for limit in _limits(group)]
+    for budget in dict.fromkeys(row["steps"] for row in others):
+        seeds = sorted({row["seed"] for row in others if row["steps"] == budget})
+        lines.append(f"offrank reproduce lqr --seeds {_seeds(seeds)} --budget {budget}")
+    return lines
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return ranges(seeds).replace(" ", "")
 
 
 def _limits(group: Group) -> list[tuple[str, int, tuple[int, ...]]]:
     """Flag, value and seeds for every way in which runs of a group were limited."""
-    by_limit: dict[tuple[str, int], list[int]] = {}
+    by_limit: dict[tuple[str, int], set[int]] = {}
     for row in group.rows:
         limit = ("--steps", row["budget"]) if row.get("budget") else ("--iterations", row.get("iterations", 0))
-        by_limit.setdefault(limit, []).append(row["seed"])
-    return [(*limit, tuple(seeds)) for limit, seeds in by_limit.items()]
+        by_limit.setdefault(limit, set()).add(row["seed"])
+    return [(*limit, tuple(sorted(seeds))) for limit, seeds in by_limit.items()]
 
 
 def _train(group: Group, limit: tuple[str, int, tuple[int, ...]]) -> str:
@@ -38,7 +47,7 @@ def _train(group: Group, limit: tuple[str, int, tuple[int, ...]]) -> str:
     words += ["--ranker", variant.ranker] if variant.ranker else []
     for name, value in variant.settings:
         words += ["--set", f"{name}={value}"]
-    words += ["--seeds", ranges(seeds).replace(" ", ""), flag, str(most), "--engine", group.engine]
+    words += ["--seeds", _seeds(seeds), flag, str(most), "--engine", group.engine]
     evaluations = first.get("evaluations") or []
     every = evaluations[0][0] if evaluations else 0 if "curve" in first else 10
     words += [] if every == 10 else ["--eval-every", str(int(every))]
@@ -47,13 +56,13 @@ def _train(group: Group, limit: tuple[str, int, tuple[int, ...]]) -> str:
     return shlex.join(words)
 
 
-def tabulating(files: Sequence[Path], out: Path) -> list[str]:
-    """The commands that make tables and printed figures from the files of outcomes."""
+def tabulating(files: Iterable[Path]) -> list[str]:
+    """The commands that make tables and printed figures from the files of outcomes, beside each of them."""
     lines = []
     for path in files:
-        study = path.stem if path.stem in STUDIES else "table1"
-        words = ["offrank", "reproduce", study, "--from", path.as_posix(), "--out", out.as_posix()]
-        lines.append(shlex.join(words))
+        known = path.stem in STUDIES
+        study, out = (path.stem, path.parent) if known else ("table1", path.with_suffix(""))
+        lines.append(shlex.join(["offrank", "reproduce", study, "--from", path.as_posix(), "--out", out.as_posix()]))
     return lines
 
 

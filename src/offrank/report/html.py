@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -36,12 +37,17 @@ def table(content: Table, caption: str, groups: Head | None = None) -> str:
     lines.append("<tr>" + "".join(f'<th scope="col">{text(name)}</th>' for name in content.head) + "</tr></thead>")
     lines.append("<tbody>")
     for first, *rest in content.rows:
-        cells = [f'<th scope="row">{text(first)}</th>', *(f"<td>{text(cell)}</td>" for cell in rest)]
+        cells = [f'<th scope="row">{text(first)}</th>', *(f"<td>{_cell(cell)}</td>" for cell in rest)]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     lines.append("</tbody>")
     inside = "\n".join(lines)
     label = text(caption)
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>\n{inside}\n</table></div>'
+
+
+def _cell(words: str) -> str:
+    """A cell whose intervals are not broken in two."""
+    return re.sub(r"\([^()]*\)", r'<span class="whole">\g<0></span>', text(words))
 
 
 def data(value: Mapping[str, Any]) -> str:

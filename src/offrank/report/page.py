@@ -10,7 +10,6 @@ from string import Template
 from typing import Any
 
 from offrank.bench.rounds import machine
-from offrank.plotting import COLOURS
 from offrank.report import clips, commands, figures, html, sections, words
 from offrank.report.sections import Section
 from offrank.report.sources import LQR, STEPS, Sources
@@ -29,7 +28,7 @@ def build(found: Sources, directory: Path, command: Sequence[str], videos: bool 
     if videos:
         parts.append(sections.videos(clips.record(found.folders)))
     parts.append(_reading())
-    parts.append(_origin(found, directory, command))
+    parts.append(_origin(found, command))
     contents = "".join(f'<li><a href="#{part.name}">{part.title}</a></li>' for part in parts)
     body = "\n".join(f'<section id="{part.name}">\n<h2>{part.title}</h2>\n{part.body}\n</section>' for part in parts)
     room = files(__package__)
@@ -49,7 +48,7 @@ def build(found: Sources, directory: Path, command: Sequence[str], videos: bool 
 def _contents(found: Sources) -> tuple[list[Section], dict[str, Any]]:
     """Sections for what there is, and the data of their figures."""
     parts: list[Section] = []
-    data: dict[str, Any] = {"colours": len(COLOURS)}
+    data: dict[str, Any] = {}
     rows = found.rows
     if STEPS in rows:
         parts.append(sections.steps(rows[STEPS]))
@@ -87,7 +86,7 @@ def _reading() -> Section:
     return Section("reading", "How to read the tables", "<dl>\n" + "\n".join(lines) + "\n</dl>")
 
 
-def _origin(found: Sources, directory: Path, command: Sequence[str]) -> Section:
+def _origin(found: Sources, command: Sequence[str]) -> Section:
     """Versions, machine, commands."""
     here = machine()
     platform, ours = here["versions"]["platform"], here["versions"]["offrank"]
@@ -98,7 +97,7 @@ def _origin(found: Sources, directory: Path, command: Sequence[str]) -> Section:
     if train:
         parts += ["<h3>The runs</h3>", sections.note(words.RUNS), _code(train)]
     parts.append("<h3>Tables, figures, this page</h3>")
-    parts.append(_code([*commands.tabulating(found.files, directory), shlex.join(["offrank", *command])]))
+    parts.append(_code([*commands.tabulating(found.files), shlex.join(["offrank", *command])]))
     return Section("origin", "Versions, machine, commands", "\n".join(parts))
 
 

@@ -52,12 +52,20 @@ const watching = new Map();
 function panels(name, specs) {
   const host = document.querySelector(`[data-figure="${name}"]`);
   if (!host) return;
-  (watching.get(name) || []).forEach((observer) => observer.disconnect());
+  (watching.get(name) || []).forEach((panel) => panel.close());
   host.replaceChildren();
   const shown = specs.filter((spec) => spec);
   watching.set(name, shown.map((spec) => draw(host, spec)));
   if (!shown.length) host.append(tag("p", { class: "note", text: "Nothing picked." }));
 }
+
+window.addEventListener("beforeprint", () => {
+  document.querySelectorAll("details").forEach((part) => { part.open = true; });
+  for (const drawn of watching.values()) drawn.forEach((panel) => panel.render(PRINTED));
+});
+window.addEventListener("afterprint", () => {
+  for (const drawn of watching.values()) drawn.forEach((panel) => panel.render());
+});
 
 // --- steps to the threshold
 
@@ -80,7 +88,7 @@ function curves(task, variants, style) {
     const tip = `${v.name}\ncensored median ${grouped(v.median)} steps`;
     marks.push({ style: style(v), x: v.median, y: task.threshold, shape: "star", look: "star", size: 5.5, tip });
   }
-  const rules = task.threshold === null ? [] : [{ y: task.threshold, label: `threshold ${short(task.threshold)}` }];
+  const rules = task.threshold === null ? [] : [{ y: task.threshold, label: `threshold ${task.threshold}` }];
   return {
     title: task.task, lines, marks, rules,
     x: { label: "environment steps of training", min: 0, max: end * 1.03 },
@@ -104,13 +112,11 @@ function boxes(task, variants, style) {
     if (v.paper) marks.push({ style: style(v), x: at, y: v.paper, shape: "star", look: "paper", size: 5.5, tip: `${v.name}\nthe paper's median ${grouped(v.paper)} steps` });
   });
   const top = Math.max(...marks.map((mark) => mark.y));
-  const tall = known.length > 2;
+  const count = (v) => v.runs.filter((run) => run.reached !== null).length;
+  const lines = (v) => `${v.name.replace(/^(op-[a-z]+|(?!op-)[a-z]+)[- ]/, "$1\n")}\n${count(v)} of ${v.runs.length}`;
   return {
     title: task.task, marks, boxes: drawn,
-    x: {
-      label: "", min: -0.6, max: known.length - 0.4, tall,
-      places: known.map((v, at) => ({ at, label: `${tall ? v.name.replace("-", "-\n").replace("-\nars", "-ars").replace("-\ntres", "-tres").replace("-\nes", "-es") : v.name}\n${v.runs.filter((run) => run.reached !== null).length} of ${v.runs.length}` })),
-    },
+    x: { label: "", min: -0.6, max: known.length - 0.4, places: known.map((v, at) => ({ at, label: lines(v) })) },
     y: { label: "steps to the threshold", min: 0, max: top * 1.08 },
   };
 }
@@ -128,14 +134,14 @@ function survival(task, variants, style) {
     for (const run of v.runs) {
       if (run.reached !== null) continue;
       const at = v.survival.filter((p) => p[0] <= run.spent).pop()[1];
-      marks.push({ style: style(v), x: run.spent, y: at, shape: "cross", size: 4, tip: `${v.name}, seed ${run.seed}\ngiven up after ${grouped(run.spent)} steps` });
+      marks.push({ style: style(v), x: run.spent, y: at, shape: "tick", look: "tick", size: 8, tip: `${v.name}, seed ${run.seed}\ngiven up after ${grouped(run.spent)} steps` });
     }
     return { style: style(v), step: true, marked: true, points };
   });
   return {
     title: task.task, lines, marks, rules: [{ y: 0.5, label: "one half" }],
     x: { label: "environment steps of training", min: 0, max: end * 1.03 },
-    y: { label: "share of runs still short of the threshold", min: 0, max: 1.02 },
+    y: { label: "share still short of it", min: 0, max: 1.02 },
   };
 }
 
@@ -174,7 +180,7 @@ function bands(name, what) {
           return [at, mean, `${line.name} (${line.runs} runs)\n${grouped(at)} episodes\nmedian return ${mean.toFixed(1)}${band}`];
         }),
       })),
-      rules: task.threshold === null ? [] : [{ y: task.threshold, label: `threshold ${short(task.threshold)}` }],
+      rules: task.threshold === null ? [] : [{ y: task.threshold, label: `threshold ${task.threshold}` }],
       x: { label: "training episodes", min: 0, max: Math.max(...chosen.flatMap((line) => line.points.map((p) => p[0]))) * 1.03 },
       y: { label: "mean return", min, max },
     };
@@ -222,7 +228,7 @@ if (DATA.rank) {
     task.targets.map((target) => {
       const chosen = names.filter((name) => picked.names.has(name));
       if (!chosen.length) return null;
-      const width = 0.8 / chosen.length, bars = [], marks = [], rules = [{ y: 0 }];
+      const width = 0.8 / chosen.length, bars = [], marks = [], rules = [{ y: 0, look: "axis" }];
       target.checkpoints.forEach((checkpoint, at) => {
         rules.push({ y: checkpoint.ceiling, from: at - 0.45, to: at + 0.45 });
         chosen.forEach((name, k) => {
@@ -231,7 +237,7 @@ if (DATA.rank) {
           const x = at - 0.4 + (k + 0.5) * width, style = names.indexOf(name);
           bars.push({ style, x, low: found.low, high: found.high });
           marks.push({
-            style, x, y: found.value, series: name, look: name.startsWith("one-episode") ? "hollow" : "",
+            style, x, y: found.value, series: name,
             tip: `${name}\n${checkpoint.label}, iteration ${checkpoint.iteration}\n${found.value.toFixed(2)} (${found.low.toFixed(2)} to ${found.high.toFixed(2)})`,
           });
         });
@@ -240,7 +246,7 @@ if (DATA.rank) {
       return {
         title: `${task.task}: ${target.title}`, bars, marks, rules,
         x: {
-          label: "policy of algorithm and seed; iteration", min: -0.5, max: target.checkpoints.length - 0.5, tall: true,
+          label: "policy of algorithm and seed; iteration", min: -0.5, max: target.checkpoints.length - 0.5,
           places: target.checkpoints.map((c, at) => ({ at, label: `${c.label}\n${c.iteration}` })),
         },
         y: { label: "Spearman correlation", min: least - 0.05, max: 1.03 },

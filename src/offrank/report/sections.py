@@ -28,13 +28,14 @@ from offrank.studies.tables import (
 )
 
 Columns = list[tuple[str, list[str]]]
+B_OF_B = "b\u00a0of\u00a0b"
 COLUMNS: Columns = [
     ("", ["algorithm", "N/b"]),
     ("reached the threshold", ["ours (95%)", "paper"]),
     ("thousands of steps", ["censored median (95%)", "median of successes", "paper: median of successes"]),
-    ("share of the steps of N/b", ["ours", "paper"]),
-    ("of b of b", ["ours", "paper"]),
-    ("there before", ["N/b", "b of b"]),
+    ("share of N/b's steps", ["ours", "paper"]),
+    (f"of {B_OF_B}'s", ["ours", "paper"]),
+    ("there before", ["N/b", B_OF_B]),
 ]
 MEANING = {"max": "max(r⁺, r⁻)", "gap": "|r⁺ - r⁻|", "mean": "(r⁺ + r⁻) / 2"}
 
@@ -128,12 +129,14 @@ def sensitivity(rows: Sequence[Row]) -> Section:
 
 def walltime(rows: Sequence[Row]) -> Section:
     content = seconds_table(groups(rows))
-    return Section("walltime", "Wall-clock time", html.table(content, content.note))
+    body = f"{note(content.note)}\n{html.table(content, 'Seconds to the threshold')}"
+    return Section("walltime", "Wall-clock time", body)
 
 
 def regulators(rows: Sequence[Row]) -> Section:
     content = lqr.table(rows)
-    parts = [html.table(content, content.note), _picker("lqr"), _figures("lqr", "Cost and stability", words.REGULATORS)]
+    parts = [note(content.note), html.table(content, "Relative suboptimality and share stable")]
+    parts += [_picker("lqr"), _figures("lqr", "Cost and stability", words.REGULATORS)]
     return Section("lqr", "LQR", "\n".join(parts))
 
 

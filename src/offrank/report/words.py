@@ -16,7 +16,7 @@ Steps to the threshold. Boxes are over the seeds that got there, as in the paper
 that did not get there, at the steps they were run. A white star: the paper's median."""
 
 SURVIVAL = """\
-Share of runs still short of the threshold (Kaplan-Meier); crosses are runs that were given up. Where a curve is first
+Share of runs still short of the threshold (Kaplan-Meier); ticks are runs that were given up. Where a curve is first
 at or under one half is the censored median."""
 
 SEEDS = "Mean return against training episodes, over all seeds, as far as every run goes."
