@@ -7,12 +7,21 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+LAUNCH = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+for end, place in zip(ends, (3, 4)):  # where the browser speaks the protocol
+    os.dup2(end, place)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find_browser() -> str | None:
@@ -34,10 +43,8 @@ class Browser:
         self._answers, back = os.pipe()
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
         flags += ["--disable-dev-shm-usage", "--remote-debugging-pipe", f"--user-data-dir={self._home.name}"]
-        # the protocol is spoken on descriptors 3 and 4, which a shell can arrange without touching our own
-        script = f'exec "$@" 3<&{there} 4>&{back}'
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", script, "sh", program, *flags, "about:blank"],
+            [sys.executable, "-c", LAUNCH, str(there), str(back), program, *flags, "about:blank"],
             pass_fds=(there, back),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

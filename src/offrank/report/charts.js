@@ -116,13 +116,14 @@ const LETTER = 6.5; // about the width of one
 const LONGEST = 20; // letters of a slanted name
 
 function picturePanel(spec, width, tip, panel) {
-  const height = Math.round(Math.min(380, Math.max(250, width * 0.62)));
   const inside = { left: 56, right: width - 12, top: 10 };
   const places = spec.x.places || [];
   const longest = Math.max(0, ...places.flatMap((place) => place.label.split("\n").map((line) => line.length)));
   const slanted = longest * LETTER > (inside.right - inside.left) / (places.length || 1);
   const lines = Math.max(1, ...places.map((place) => place.label.split("\n").length));
-  inside.bottom = height - (slanted ? 96 : 18 + 13 * lines + (spec.x.label ? 13 : 0));
+  const under = slanted ? 118 : 18 + 13 * lines + (spec.x.label ? 13 : 0);
+  const height = Math.round(Math.min(330, Math.max(200, width * 0.54))) + under;
+  inside.bottom = height - under;
   const x = scale(spec.x, inside.left, inside.right, Math.max(2, Math.round(width / 110)));
   const y = scale(spec.y, inside.bottom, inside.top, 5);
   const root = svg("svg", {

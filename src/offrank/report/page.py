@@ -24,11 +24,9 @@ def build(found: Sources, directory: Path, command: Sequence[str], videos: bool 
         command: the words that asked for the page.
         videos: with clips of the best policies.
     """
+    films = [sections.videos(clips.record(found.folders))] if videos else []
     parts, data = _contents(found)
-    if videos:
-        parts.append(sections.videos(clips.record(found.folders)))
-    parts.append(_reading())
-    parts.append(_origin(found, command))
+    parts += [*films, _reading(), _origin(found, command)]
     contents = "".join(f'<li><a href="#{part.name}">{part.title}</a></li>' for part in parts)
     body = "\n".join(f'<section id="{part.name}">\n<h2>{part.title}</h2>\n{part.body}\n</section>' for part in parts)
     room = files(__package__)

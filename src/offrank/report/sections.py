@@ -72,15 +72,15 @@ def steps(rows: Sequence[Row]) -> Section:
     return Section("steps", "Steps to the threshold" if tables else "Learning curves", "\n".join(parts))
 
 
-def steps_tables(rows: Sequence[Row]) -> list[str]:
-    """A table a task, for the tasks that have a threshold."""
+def steps_tables(rows: Sequence[Row], what: str = "") -> list[str]:
+    """A table a task, for the tasks that have a threshold; `what` tells its runs from those of other sections."""
     summaries = summarise(rows)
     several = engines_differ(groups(rows))
     head = [column for _, columns in COLUMNS for column in columns]
     tables = []
     for task in dict.fromkeys(s["task"] for s in summaries):
         members = [s for s in summaries if s["task"] == task]
-        caption = f"{task}, threshold {members[0]['threshold']:g}"
+        caption = f"{task}, threshold {members[0]['threshold']:g}{what}"
         tables.append(html.table(Table(head, [_cells(s, several) for s in members]), caption, COLUMNS))
     return tables
 
@@ -115,14 +115,14 @@ def _paper_shares(s: Summary) -> list[str]:
 
 def seeds(rows: Sequence[Row]) -> Section:
     figures = _figures("seeds", "Median and percentile bands", words.SEEDS)
-    return Section("seeds", "Many seeds", "\n".join([*steps_tables(rows), _picker("seeds"), figures]))
+    return Section("seeds", "Many seeds", "\n".join([*steps_tables(rows, ", many seeds"), _picker("seeds"), figures]))
 
 
 def sensitivity(rows: Sequence[Row]) -> Section:
     parts = [note(words.GRID)]
     for table in sensitivity_tables(rows):
         task, *columns = table.head
-        parts.append(html.table(Table(["behaviour rollouts", *columns], table.rows), task))
+        parts.append(html.table(Table(["behaviour rollouts", *columns], table.rows), f"{task}, by n_b and h"))
     parts += [_picker("sensitivity"), _figures("sensitivity", "Returns by setting", words.SETTINGS)]
     return Section("sensitivity", "Sensitivity to n_b and h", "\n".join(parts))
 

@@ -17,6 +17,7 @@ from offrank.studies.outcomes import NEEDED, Row
 RECORD = "rank-quality.json"
 APART = ("seeds", "sensitivity", "walltime")  # studies with a section of their own; the others are about the same runs
 STEPS, LQR = "steps", "lqr"
+JUDGED = {"algo", "seed", "iteration", "rankers", "noise", "overlap_by_chance"}  # of a checkpoint
 
 
 @dataclass
@@ -111,7 +112,8 @@ def _rows(path: Path) -> list[Row]:
 
 def _record(path: Path) -> dict[str, Any]:
     record = read_json(path)
-    if not set(record) >= {"task", "checkpoints", "summary"}:
+    checkpoints = record.get("checkpoints")
+    if "task" not in record or not checkpoints or not all(set(c) >= JUDGED for c in checkpoints):
         raise FileFormatError(f"{path} is not a record of offrank rank-quality")
     return record
 
