@@ -21,6 +21,7 @@ from offrank.checkpoint import read_json, write_json
 from offrank.cli import build_parser, main
 from offrank.cli.options import seeds
 from offrank.report import clips
+from offrank.report.commands import training
 from offrank.report.page import build
 from offrank.report.sources import LQR, STEPS, find
 from offrank.studies import lqr
@@ -192,6 +193,19 @@ def test_versions_and_commands_are_there(page: Path) -> None:
     assert any(line.startswith("offrank reproduce lqr --seeds 0-3") for line in commands)
     for line in commands:
         parser.parse_args(shlex.split(line)[1:])
+
+
+def test_the_command_of_a_run_makes_it_again(tmp_path: Path, monkeypatch) -> None:
+    """Also where its set-up was not the usual one."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--set", "step_size=0.05", "--horizon", "15", "--eval-every", "1", "--eval-episodes", "3"]
+    words += ["--env-arg", "target=2.0", "--no-clip-actions", "--ranker", "random", "--workers", "0"]
+    assert main(["train", "toy_envs:Point-v0", "--iterations", "3", "--out", "first/run", "--quiet", *words]) == 0
+    [row] = find(Path("first")).rows[STEPS]
+    [line] = training([row])
+    assert main([*shlex.split(line)[1:], "--workers", "0", "--out", "second", "--quiet"]) == 0
+    [again] = find(Path("second")).rows[STEPS]
+    assert again["policy_sha256"] == row["policy_sha256"] and again["evaluations"] == row["evaluations"]
 
 
 def test_committed_results_make_a_page(tmp_path: Path) -> None:

@@ -48,6 +48,6 @@ def report(args: argparse.Namespace) -> int:
     command += ["--videos"] if args.videos else []
     content = build(found, args.directory, command, args.videos).encode()
     write_atomically(out, content)
-    size = f"{len(content) / 1e6:.1f} MB"
+    size = f"{len(content) / 1000:,.0f} kB"
     print(f"{out}: {len(found.every_row)} runs, {len(found.records)} records of rank quality, {size}")
     return 0

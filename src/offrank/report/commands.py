@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,7 +21,7 @@ def training(rows: Iterable[Row]) -> list[str]:
     rows = list(rows)
     others = [row for row in rows if row["algo"] in METHODS]
     found = groups(row for row in rows if row["algo"] not in METHODS)
-    lines = [_train(group, limit) for group in found for limit in _limits(group)]
+    lines = [_train(group, members) for group in found for members in _alike(group)]
     for budget in dict.fromkeys(row["steps"] for row in others):
         seeds = sorted({row["seed"] for row in others if row["steps"] == budget})
         lines.append(f"offrank reproduce lqr --seeds {_seeds(seeds)} --budget {budget}")
@@ -31,29 +32,44 @@ def _seeds(seeds: Sequence[int]) -> str:
     return ranges(seeds).replace(" ", "")
 
 
-def _limits(group: Group) -> list[tuple[str, int, tuple[int, ...]]]:
-    """Flag, value and seeds for every way in which runs of a group were limited."""
-    by_limit: dict[tuple[str, int], set[int]] = {}
+def _alike(group: Group) -> list[list[Row]]:
+    """The runs of a group by their limit and set-up, each of which takes a command of its own."""
+    found: dict[str, list[Row]] = {}
     for row in group.rows:
-        limit = ("--steps", row["budget"]) if row.get("budget") else ("--iterations", row.get("iterations", 0))
-        by_limit.setdefault(limit, set()).add(row["seed"])
-    return [(*limit, tuple(sorted(seeds))) for limit, seeds in by_limit.items()]
+        found.setdefault(json.dumps([_limit(row), row.get("setup")], sort_keys=True), []).append(row)
+    return list(found.values())
 
 
-def _train(group: Group, limit: tuple[str, int, tuple[int, ...]]) -> str:
-    flag, most, seeds = limit
-    variant, first = group.variant, group.rows[0]
+def _limit(row: Row) -> list[str]:
+    return ["--steps", str(row["budget"])] if row.get("budget") else ["--iterations", str(row.get("iterations", 1))]
+
+
+def _train(group: Group, rows: Sequence[Row]) -> str:
+    variant, first = group.variant, rows[0]
     words = ["offrank", "train", group.task, "--algo", variant.algo]
     words += ["--ranker", variant.ranker] if variant.ranker else []
     for name, value in variant.settings:
         words += ["--set", f"{name}={value}"]
-    words += ["--seeds", _seeds(seeds), flag, str(most), "--engine", group.engine]
-    evaluations = first.get("evaluations") or []
-    every = evaluations[0][0] if evaluations else 0 if "curve" in first else 10
-    words += [] if every == 10 else ["--eval-every", str(int(every))]
-    ran_on = any(r["steps_to_threshold"] is not None and r["steps"] > r["steps_to_threshold"] for r in group.rows)
+    words += ["--seeds", _seeds(sorted({row["seed"] for row in rows})), *_limit(first), "--engine", group.engine]
+    words += _setup(first)
+    ran_on = any(r["steps_to_threshold"] is not None and r["steps"] > r["steps_to_threshold"] for r in rows)
     words += ["--threshold", "none"] if ran_on else []
     return shlex.join(words)
+
+
+def _setup(row: Row) -> list[str]:
+    """Flags for what is known of a run's set-up; of an older outcome only how often it was evaluated."""
+    evaluations = row.get("evaluations") or []
+    known = row.get("setup") or {"eval_every": int(evaluations[0][0]) if evaluations else 0 if "curve" in row else 10}
+    words = []
+    for name, usual in (("horizon", None), ("eval_every", 10), ("eval_episodes", 100)):
+        if known.get(name, usual) != usual:
+            words += [f"--{name.replace('_', '-')}", str(known[name])]
+    for name, value in (known.get("env_args") or {}).items():
+        words += ["--env-arg", f"{name}={value}"]
+    if known.get("clip_actions") is not None:
+        words.append("--clip-actions" if known["clip_actions"] else "--no-clip-actions")
+    return words
 
 
 def tabulating(files: Iterable[Path]) -> list[str]:

@@ -35,8 +35,8 @@ Rankings by one episode are a ceiling for rankings that run no candidate; random
 signed-change are null controls."""
 
 RUNS = """\
-On the same engine and platform these give the same bits. They are read off the outcomes, which do not keep horizon,
-evaluation episodes and environment arguments: those are taken to be the defaults."""
+On the same engine and platform these give the same bits. They are read off the outcomes; where one does not keep its
+horizon, evaluation episodes and environment arguments (`setup`), those are taken to be the defaults."""
 
 READING = {
     "Censored median": """\

@@ -21,7 +21,7 @@ from offrank.checkpoint import read_json, write_atomically
 from offrank.plotting import Curve, short
 from offrank.runfolder import RESULT, versions
 from offrank.studies.figures import panels, save_figure, style
-from offrank.studies.outcomes import Row
+from offrank.studies.outcomes import Row, setup
 from offrank.studies.plan import Variant
 from offrank.studies.regulators import best_gain, lspi, nominal
 from offrank.studies.statistics import success_interval
@@ -40,10 +40,11 @@ def best_cost() -> float:
 
 def gather(folder: Path) -> Row:
     """The row of a finished run."""
-    iterations = [r for r in Curve.read(folder).records if r["kind"] == "iteration"]
+    log = Curve.read(folder)
+    iterations = [r for r in log.records if r["kind"] == "iteration"]
     kept = np.unique(np.geomspace(1, len(iterations), POINTS).astype(int)) - 1
     curve = [[r["iteration"], r["steps"], _suboptimality(r["cost"])] for r in (iterations[k] for k in kept)]
-    return read_json(folder / RESULT) | {"curve": curve}
+    return read_json(folder / RESULT) | {"curve": curve, "setup": setup(log.config)}
 
 
 def other_methods(seeds: Sequence[int], budget: int) -> list[Row]:
