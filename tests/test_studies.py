@@ -20,7 +20,7 @@ from offrank.studies.catalogue import STUDIES, Wishes
 from offrank.studies.outcomes import gather, groups, read_rows, write_rows
 from offrank.studies.paper import about
 from offrank.studies.plan import Planned, Variant, plan_runs
-from offrank.studies.tables import interactions_markdown, seconds_markdown, sensitivity_markdown, summarise
+from offrank.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
 from offrank.studies.work import Workshop, carry_out, estimate, evaluation_share, missing
 from offrank.tasks import TASKS
 from test_lock import another_process
@@ -247,15 +247,15 @@ def test_the_table_shows_both_baselines_and_the_paper() -> None:
 
 
 def test_times_are_censored_like_steps_and_the_papers_are_quoted() -> None:
-    text = seconds_markdown(groups([row(0, 100), row(1, None), row(2, None)]))
+    text = seconds_table(groups([row(0, 100), row(1, None), row(2, None)])).markdown()
     assert "| Swimmer-v3 | ars | > 20 | > 20 | 1 of 3 | 40 |" in text
     hopper = [r | {"task": "Hopper-v3"} for r in [row(0, 100)]]
-    assert "CEM-RL (the paper's) | - | - | - | 5703 |" in seconds_markdown(groups(hopper))
+    assert "CEM-RL (the paper's) | - | - | - | 5703 |" in seconds_table(groups(hopper)).markdown()
 
 
 def test_the_grid_is_a_table_of_n_b_and_h() -> None:
     rows = [row(0, 100_000, "op-ars"), row(0, None, "op-ars", bandwidth=0.5), row(0, 200_000, "op-ars", n_behaviour=1)]
-    assert sensitivity_markdown(rows).splitlines() == [
+    assert sensitivity_tables(rows)[0].markdown().splitlines() == [
         "| Swimmer-v3 | h 0.1 | h 0.5 |",
         "|---|---|---|",
         "| n_b 1 | 200 (1 of 1) | - |",

@@ -108,7 +108,7 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
             f"threshold {threshold:g}", (0.01, threshold), xycoords=("axes fraction", "data"), va="bottom", fontsize=8
         )
     seeds = sorted({c.config.seed for c in curves})
-    axes.set_title(f"{task}, seed{'s' if len(seeds) > 1 else ''} {_ranges(seeds)}")
+    axes.set_title(f"{task}, seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}")
     axes.set_xlabel("environment steps of training")
     axes.set_ylabel("mean return of an episode")
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
@@ -145,7 +145,7 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """[0, 1, 2, 5] as '0-2, 5'."""
     parts: list[list[int]] = []
     for number in numbers:

@@ -23,12 +23,12 @@ Train simple policies with evolution strategies on as few environment interactio
 
 
 def build_parser() -> tuple[Parser, dict[str, Parser]]:
-    from offrank.cli import bench, inspect, rank_quality, reproduce, show, train
+    from offrank.cli import bench, inspect, rank_quality, report, reproduce, show, train
 
     parser = Parser(prog="offrank", description=DESCRIPTION)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser, required=True)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    for module in (train, inspect, show, reproduce, rank_quality, bench):
+    for module in (train, inspect, show, reproduce, report, rank_quality, bench):
         module.add_parser(verbs)
     return parser, verbs.choices
 

@@ -6,17 +6,14 @@ import argparse
 import os
 import sys
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from offrank.cli.options import count, natural
 from offrank.engines import native_name
-from offrank.engines.environment import Stage, one_line, registered
-from offrank.errors import OffrankError, UsageError, require
+from offrank.errors import UsageError, require
 from offrank.saved import WHICH, Saved
+from offrank.showing import frame_rate, open_stage, perform, showing, write_video
 
 
 def add_parser(verbs: Any) -> None:
@@ -40,36 +37,26 @@ def add_parser(verbs: Any) -> None:
 def record(args: argparse.Namespace) -> int:
     if args.out.suffix not in (".mp4", ".gif"):
         raise UsageError(f"{args.out}: a video ends in .mp4 or .gif")
-    imageio = require("imageio.v2", "video")
+    require("imageio.v2", "video")  # before anything else, so that it costs no time
     require("imageio_ffmpeg", "video")
-    stage, saved = _open(args, "rgb_array")
-    fps = stage.env.metadata.get("render_fps") or 30
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    options: dict[str, Any] = {"fps": fps} if args.out.suffix == ".gif" else {"fps": fps, "macro_block_size": 8}
-    frames, ending = 0, ""
-    try:
-        with _showing(saved), imageio.get_writer(args.out, **options) as writer:
-            for total, length in _perform(stage, saved, args):
-                writer.append_data(stage.env.render())
-                frames, ending = frames + 1, _last_episode(total, length)
-    except BaseException:
-        args.out.unlink(missing_ok=True)  # the part that was written is no video
-        raise
-    finally:
-        stage.env.close()
-    print(f"{args.out}: {frames} frames at {fps} a second, {ending}")
+    saved = Saved.find(args.path, args.which)
+    stage = open_stage(saved, "rgb_array", (args.width, args.height))
+    performance = perform(stage, saved, args.seed, args.episodes, args.steps)
+    frames, total, length = write_video(args.out, stage, saved, performance)
+    print(f"{args.out}: {frames} frames at {frame_rate(stage):g} a second, {_last_episode(total, length)}")
     return 0
 
 
 def play(args: argparse.Namespace) -> int:
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise UsageError("play opens a window, and there is no display here: use offrank record")
-    stage, saved = _open(args, "human")
-    pause = 1 / (stage.env.metadata.get("render_fps") or 30)
+    saved = Saved.find(args.path, args.which)
+    stage = open_stage(saved, "human")
+    pause = 1 / frame_rate(stage)
     ours = native_name(saved.config.task) is not None  # others keep their own time
     ending = ""
-    with _showing(saved):
-        for total, length in _perform(stage, saved, args):
+    with showing(saved):
+        for total, length in perform(stage, saved, args.seed, args.episodes, args.steps):
             ending = _last_episode(total, length)
             if ours:
                 time.sleep(pause)
@@ -80,42 +67,3 @@ def play(args: argparse.Namespace) -> int:
 
 def _last_episode(total: float, length: int) -> str:
     return f"return of the last episode {total:.1f} in {length} steps"
-
-
-def _open(args: argparse.Namespace, render_mode: str) -> tuple[Stage, Saved]:
-    saved = Saved.find(args.path, args.which)
-    saved.require_environment()
-    config = saved.config
-    native = native_name(config.task)
-    options = dict(config.env_args, render_mode=render_mode)
-    if native and render_mode == "rgb_array":
-        options |= {"width": args.width, "height": args.height}
-    clip = native is None if config.clip_actions is None else config.clip_actions
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what cannot be shown is said below, in one line
-        return Stage(registered(config.task, options)(), clip), saved
-
-
-@contextmanager
-def _showing(saved: Saved) -> Iterator[None]:
-    """Whatever goes wrong in an environment or in drawing it becomes one line."""
-    try:
-        yield
-    except OffrankError:
-        raise
-    except Exception as error:
-        raise OffrankError(f"cannot show {saved.config.task}: {one_line(error)}") from error
-
-
-def _perform(stage: Stage, saved: Saved, args: argparse.Namespace) -> Iterator[tuple[float, int]]:
-    """Run episodes; after the start and after every step, the return so far and the steps taken."""
-    horizon = min(args.steps or saved.config.horizon, saved.config.horizon)
-    for episode in range(args.episodes):
-        raw, _ = stage.env.reset(seed=args.seed + episode)
-        total, length, over = 0.0, 0, False
-        yield total, length
-        while not over and length < horizon:
-            output = saved.policy.raw(stage.observation(raw))
-            raw, reward, terminated, truncated, _ = stage.env.step(stage.action(output))
-            total, length, over = total + float(reward), length + 1, bool(terminated or truncated)
-            yield total, length

@@ -16,7 +16,7 @@ from offrank.studies import figures, lqr
 from offrank.studies.outcomes import Row, gather, groups
 from offrank.studies.paper import about, paper
 from offrank.studies.plan import Planned, Variant, plan_runs
-from offrank.studies.tables import interactions_markdown, seconds_markdown, sensitivity_markdown, summarise
+from offrank.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
 from offrank.tasks import TASKS
 
 THREE = ("Swimmer-v3", "Hopper-v3", "HalfCheetah-v3")
@@ -79,11 +79,12 @@ def present_seeds(rows: list[Row], stem: Path) -> str:
 
 def present_sensitivity(rows: list[Row], stem: Path) -> str:
     figures.save_figure(figures.seed_bands(rows, combinations=True), stem)
-    return sensitivity_markdown(rows) + "\n\n" + present_table(rows, stem)
+    tables = [table.markdown() for table in sensitivity_tables(rows)]
+    return "\n\n".join(tables) + "\n\n" + present_table(rows, stem)
 
 
 def present_walltime(rows: list[Row], stem: Path) -> str:
-    return seconds_markdown(groups(rows)) + "\n\n" + present_table(rows, stem)
+    return seconds_table(groups(rows)).markdown() + "\n\n" + present_table(rows, stem)
 
 
 @dataclass(frozen=True)

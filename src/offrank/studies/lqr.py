@@ -21,10 +21,11 @@ from offrank.checkpoint import read_json, write_atomically
 from offrank.plotting import Curve, short
 from offrank.runfolder import RESULT, versions
 from offrank.studies.figures import panels, save_figure, style
-from offrank.studies.outcomes import Row
+from offrank.studies.outcomes import Row, setup
 from offrank.studies.plan import Variant
 from offrank.studies.regulators import best_gain, lspi, nominal
 from offrank.studies.statistics import success_interval
+from offrank.studies.tables import Table
 from offrank.tasks.lqr import LQR
 
 POINTS = 40  # of a curve, evenly in the logarithm
@@ -39,10 +40,11 @@ def best_cost() -> float:
 
 def gather(folder: Path) -> Row:
     """The row of a finished run."""
-    iterations = [r for r in Curve.read(folder).records if r["kind"] == "iteration"]
+    log = Curve.read(folder)
+    iterations = [r for r in log.records if r["kind"] == "iteration"]
     kept = np.unique(np.geomspace(1, len(iterations), POINTS).astype(int)) - 1
     curve = [[r["iteration"], r["steps"], _suboptimality(r["cost"])] for r in (iterations[k] for k in kept)]
-    return read_json(folder / RESULT) | {"curve": curve}
+    return read_json(folder / RESULT) | {"curve": curve, "setup": setup(log.config)}
 
 
 def other_methods(seeds: Sequence[int], budget: int) -> list[Row]:
@@ -82,15 +84,38 @@ def _suboptimality(cost: float | None) -> float | None:
 
 def present(rows: list[Row], stem: Path) -> str:
     """Write the summary and the three panels of the paper's figure; return the table."""
-    methods = _methods(rows)
+    save_figure(_figure(_methods(rows), *_by_steps(rows)), stem)
+    document = json.dumps(summarise(rows), indent=1) + "\n"
+    write_atomically(stem.with_name(f"{stem.name}-summary.json"), document.encode())
+    return table(rows).markdown()
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, Any]:
+    """Percentiles and share stable of every method against steps."""
+    by_steps, grid = _by_steps(rows)
+    methods = {name: _summary(values, grid) for name, values in by_steps.items()}
+    return {"best_cost": best_cost(), "methods": methods}
+
+
+def summarise_iterations(rows: Sequence[Row]) -> dict[str, Any]:
+    """The same against iterations, of the methods that have them."""
+    found = {name: _by_iterations(members) for name, members in _methods(rows).items()}
+    return {name: _summary(*both) | {"iterations": both[1].tolist()} for name, both in found.items() if both}
+
+
+def _by_steps(rows: Sequence[Row]) -> tuple[dict[str, FloatArray], Any]:
+    """Suboptimality (trials, points) of every method on a common grid of steps (points,)."""
     budget = max(row.get("budget") or row["steps"] for row in rows)
     grid = np.unique(np.geomspace(100, budget, 80).astype(int))
-    by_steps = {name: _at(members, 1, grid) for name, members in methods.items()}
-    save_figure(_figure(methods, by_steps, grid), stem)
-    summary = {name: _summary(values, grid) for name, values in by_steps.items()}
-    document = {"best_cost": best_cost(), "methods": summary}
-    write_atomically(stem.with_name(f"{stem.name}-summary.json"), (json.dumps(document, indent=1) + "\n").encode())
-    return _markdown(by_steps, grid)
+    return {name: _at(members, 1, grid) for name, members in _methods(rows).items()}, grid
+
+
+def _by_iterations(rows: Sequence[Row]) -> tuple[FloatArray, Any] | None:
+    """Suboptimality (trials, points) and iterations (points,) of one method; None if it has none to speak of."""
+    if rows[0]["curve"][0][0] is None:
+        return None
+    grid = np.unique([point[0] for row in rows for point in row["curve"]])
+    return _at(rows, 0, grid), grid
 
 
 def _methods(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -126,29 +151,26 @@ def _summary(values: FloatArray, grid: Any) -> dict[str, Any]:
     return {"steps": grid.tolist(), "p2": low, "median": middle, "p98": high, "stable": stable, "trials": len(values)}
 
 
-def _markdown(by_steps: dict[str, FloatArray], grid: Any) -> str:
+def table(rows: Sequence[Row]) -> Table:
+    """Every method after so many steps."""
+    by_steps, grid = _by_steps(rows)
     marks = [mark for mark in (1_000, 10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000) if mark < grid[-1]]
     columns = [*marks, int(grid[-1])]
-    lines = [
-        f"Relative suboptimality of the infinite-horizon cost (best cost {best_cost():.6f}), median over the trials "
-        "(2 to 98 percentile), and the share of trials whose controller stabilises the system.",
-        "",
-        "| method | trials | " + " | ".join(f"{short(c)} steps" for c in columns) + " | stable at the end (95%) |",
-        "|---" * (len(columns) + 3) + "|",
-    ]
+    lines = []
     for name, values in by_steps.items():
         cells = []
         for column in columns:
-            at = values[
-                :, np.searchsorted(grid, column, side="right") - 1 : np.searchsorted(grid, column, side="right")
-            ]
-            low, middle, high = (_number(x) for x in _percentiles(at)[:, 0])
-            cells.append(f"{middle} ({low} to {high}), {np.isfinite(at).mean():.0%}")
+            last = np.searchsorted(grid, column, side="right") - 1
+            low, median, high = (_number(x) for x in _percentiles(values[:, last]))
+            cells.append(f"{median} ({low} to {high}), {np.isfinite(values[:, last]).mean():.0%}")
         stable = int(np.isfinite(values[:, -1]).sum())
         interval = success_interval(stable, len(values))
         cells.append(f"{stable} of {len(values)} ({interval.low:.0%}-{interval.high:.0%})")
-        lines.append(f"| {name} | {len(values)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([name, str(len(values)), *cells])
+    head = ["method", "trials", *(f"{short(c)} steps" for c in columns), "stable at the end (95%)"]
+    note = f"Relative suboptimality of the infinite-horizon cost (best cost {best_cost():.6f}), median over the trials "
+    note += "(2 to 98 percentile), and the share of trials whose controller stabilises the system."
+    return Table(head, lines, note)
 
 
 def _number(x: float) -> str:
@@ -162,10 +184,10 @@ def _figure(methods: dict[str, list[Row]], by_steps: dict[str, FloatArray], grid
         for number, (name, rows) in enumerate(methods.items()):
             x, values = grid, by_steps[name]
             if title == "cost against iterations":
-                if rows[0]["curve"][0][0] is None:
-                    continue  # no iterations to speak of
-                x = np.unique([point[0] for row in rows for point in row["curve"]])
-                values = _at(rows, 0, x)
+                found = _by_iterations(rows)
+                if found is None:
+                    continue
+                values, x = found
             look = style(names.index(name)) | {"markevery": (number * 2, 10), "ms": 4}
             if title == "fraction stable":
                 axes.plot(x, np.isfinite(values).mean(axis=0), **look, label=name)

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from offrank.checkpoint import read_json, write_atomically
-from offrank.config import task_default
+from offrank.config import RunConfig, task_default
 from offrank.errors import FileFormatError, UsageError
 from offrank.plotting import Curve, run_folders
 from offrank.runfolder import RESULT
 from offrank.studies.plan import Variant
 
 Row = dict[str, Any]
+SETUP = ("horizon", "eval_every", "eval_episodes", "env_args", "clip_actions")  # what a command needs beside the rest
 NEEDED = {"task", "algo", "ranker", "seed", "steps", "engine", "hyperparameters"}
 
 
@@ -43,6 +44,7 @@ def gather(folder: Path) -> Row:
         "seconds_to_threshold": wall,
         "training_seconds_to_threshold": training,
         "evaluations": [[round(r[k], 2) for k in keys] for r in scheduled],
+        "setup": setup(config),
     }
 
 
@@ -55,6 +57,11 @@ def _so_far(curve: Curve) -> Row:
         "budget": steps,
         "stop_reason": None,
     }
+
+
+def setup(config: RunConfig) -> dict[str, Any]:
+    """Settings of a run that its result does not repeat."""
+    return {name: getattr(config, name) for name in SETUP}
 
 
 def _seconds(curve: Curve, crossing: dict[str, Any] | None) -> tuple[float | None, float | None]:

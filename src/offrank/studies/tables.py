@@ -1,9 +1,9 @@
-"""The paper's Table 1 and its times, ours beside the paper's, as JSON-able summaries and as Markdown."""
+"""The paper's Table 1 and its times, ours beside the paper's, as JSON-able summaries and as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from offrank.studies.outcomes import Group, Row, groups
@@ -20,6 +20,20 @@ from offrank.studies.statistics import (
 )
 
 Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text, for Markdown or a page."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def markdown(self) -> str:
+        head, *rows = ("| " + " | ".join(line) + " |" for line in (self.head, *self.rows))
+        text = "\n".join([head, "|---" * len(self.head) + "|", *rows])
+        return f"{self.note}\n\n{text}" if self.note else text
 
 
 def summarise(rows: Iterable[Row]) -> list[Summary]:
@@ -74,44 +88,58 @@ def _comparison(group: Group, other: Group) -> Summary:
 
 def interactions_markdown(summaries: Sequence[Summary]) -> str:
     """Thousands of steps to the threshold, ours and the paper's."""
-    lines = [
-        "| task | algorithm | N/b | reached | censored median (95%) | median of successes | paper | of N/b | of b of b "
-        "| beats N/b | beats b of b |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = ["task", "algorithm", "N/b", "reached", "censored median (95%)", "median of successes", "paper"]
+    head += ["of N/b", "of b of b", "beats N/b", "beats b of b"]
     engines = {s["engine"] for s in summaries}
+    rows = []
     for s in summaries:
-        low, high = s["success_rate"]["low"], s["success_rate"]["high"]
         paper = s["paper"]
-        cells = [
-            s["task"],
-            s["variant"] + (f" ({s['engine']})" if len(engines) > 1 else ""),
-            s["size"],
-            f"{s['reached']} of {s['runs']} ({low:.0%}-{high:.0%})",
-            f"{thousands(s['median'], s['budget'])} ({_span(s['median_interval'], s['budget'])})",
-            thousands(s["median_of_successes"]),
-            "-" if paper is None else f"{paper['steps']:,}, {paper['reached']} of {paper['seeds']}",
-            *_against(s),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _against(s: Summary) -> list[str]:
-    names = [baseline.label for baseline in baselines(s["algo"])]
-    against = [s["against"].get(name) for name in names]
-    shares = ["-" if a is None or a["share_of_steps"] is None else f"{a['share_of_steps']:.0%}" for a in against]
-    chances = []
-    for a in against:
-        if a is None:
-            chances.append("-")
-            continue
-        interval, pairs = a["interval"], a["paired"]
-        chances.append(
-            f"{a['probability_of_winning']:.2f} ({interval['low']:.2f}-{interval['high']:.2f}), "
-            f"{pairs['wins']}:{pairs['losses']} by seed"
+        rows.append(
+            [
+                s["task"],
+                s["variant"] + (f" ({s['engine']})" if len(engines) > 1 else ""),
+                s["size"],
+                success(s),
+                middle(s),
+                thousands(s["median_of_successes"]),
+                "-" if paper is None else f"{paper['steps']:,}, {paper['reached']} of {paper['seeds']}",
+                *shares(s),
+                *chances(s),
+            ]
         )
-    return [*shares, *chances]
+    return Table(head, rows).markdown()
+
+
+def success(s: Summary) -> str:
+    """How many runs got there, with the interval of the rate."""
+    return f"{s['reached']} of {s['runs']} ({s['success_rate']['low']:.0%}-{s['success_rate']['high']:.0%})"
+
+
+def middle(s: Summary) -> str:
+    """The censored median with its interval, in thousands."""
+    low, high = (thousands(s["median_interval"][end], s["budget"]) for end in ("low", "high"))
+    return f"{thousands(s['median'], s['budget'])} ({low} to {high})"
+
+
+def shares(s: Summary) -> list[str]:
+    """Of each baseline's steps, what this variant needs."""
+    found = [None if a is None else a["share_of_steps"] for a in _against(s)]
+    return ["-" if share is None else f"{share:.0%}" for share in found]
+
+
+def chances(s: Summary) -> list[str]:
+    """How probably it gets there before each baseline, and on how many equal seeds it did and did not."""
+    return [
+        "-"
+        if a is None
+        else f"{a['probability_of_winning']:.2f} ({a['interval']['low']:.2f}-{a['interval']['high']:.2f}), "
+        f"{a['paired']['wins']}:{a['paired']['losses']} by seed"
+        for a in _against(s)
+    ]
+
+
+def _against(s: Summary) -> list[Summary | None]:
+    return [s["against"].get(baseline.label) for baseline in baselines(s["algo"])]
 
 
 def thousands(steps: float | None, budget: int | None = None) -> str:
@@ -120,52 +148,43 @@ def thousands(steps: float | None, budget: int | None = None) -> str:
     return f"{steps / 1000:,.0f}"
 
 
-def _span(interval: dict[str, float | None], budget: int) -> str:
-    return f"{thousands(interval['low'], budget)} to {thousands(interval['high'], budget)}"
-
-
-def seconds_markdown(found: Sequence[Group]) -> str:
+def seconds_table(found: Sequence[Group]) -> Table:
     """Median seconds to the threshold on this machine, censored like the steps, beside the paper's times."""
-    lines = [
-        "Seconds to the threshold, one run at a time on the machine that ran them; the paper's on its own (64 cores; "
-        "CEM-RL on a GPU).",
-        "",
-        "| task | algorithm | with evaluations | training alone | reached | paper |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows = []
     for group in found:
         reached = [row["seconds_to_threshold"] for row in group.rows]
         training = [row["training_seconds_to_threshold"] for row in group.rows]
         spent = [row["wall_s"] for row in group.rows]
         count = sum(r is not None for r in reached)
-        paper = about(group.task, "seconds").get(group.variant.label, "-")
+        paper = str(about(group.task, "seconds").get(group.variant.label, "-"))
         cells = [_seconds(censored_median(times, spent), max(spent)) for times in (reached, training)]
-        lines.append(
-            f"| {group.task} | {group.variant.label} | {cells[0]} | {cells[1]} | {count} of {len(reached)} | {paper} |"
-        )
+        rows.append([group.task, group.variant.label, *cells, f"{count} of {len(reached)}", paper])
     for task in dict.fromkeys(group.task for group in found):
         if "cem-rl" in about(task, "seconds"):
-            lines.append(f"| {task} | CEM-RL (the paper's) | - | - | - | {about(task, 'seconds')['cem-rl']} |")
-    return "\n".join(lines)
+            rows.append([task, "CEM-RL (the paper's)", "-", "-", "-", str(about(task, "seconds")["cem-rl"])])
+    note = (
+        "Seconds to the threshold, one run at a time on the machine that ran them; the paper's on its own (64 cores; "
+    )
+    note += "CEM-RL on a GPU)."
+    return Table(["task", "algorithm", "with evaluations", "training alone", "reached", "paper"], rows, note)
 
 
 def _seconds(value: float | None, most: float) -> str:
     return f"> {most:,.0f}" if value is None else f"{value:,.0f}"
 
 
-def sensitivity_markdown(rows: Iterable[Row]) -> str:
+def sensitivity_tables(rows: Iterable[Row]) -> list[Table]:
     """Censored median of the thousands of steps to the threshold for every n_b and h, a table a task."""
     found = groups(rows)
-    parts = []
+    tables = []
     for task in dict.fromkeys(group.task for group in found):
         cells = {}
         for group in (g for g in found if g.task == task):
             h = group.rows[0]["hyperparameters"]
-            middle = thousands(censored_median(group.reached, group.spent), group.budget)
+            median = thousands(censored_median(group.reached, group.spent), group.budget)
             count = sum(r is not None for r in group.reached)
-            cells[h["n_behaviour"], h["bandwidth"]] = f"{middle} ({count} of {len(group.rows)})"
+            cells[h["n_behaviour"], h["bandwidth"]] = f"{median} ({count} of {len(group.rows)})"
         across, down = (sorted({key[axis] for key in cells}) for axis in (1, 0))
-        lines = [f"| {task} | " + " | ".join(f"h {h:g}" for h in across) + " |", "|---" * (len(across) + 1) + "|"]
-        lines += [f"| n_b {n} | " + " | ".join(cells.get((n, h), "-") for h in across) + " |" for n in down]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+        lines = [[f"n_b {n}", *(cells.get((n, h), "-") for h in across)] for n in down]
+        tables.append(Table([task, *(f"h {h:g}" for h in across)], lines))
+    return tables

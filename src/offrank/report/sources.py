@@ -1,0 +1,133 @@
+"""What a folder holds to report on: outcomes, run folders, records of rank quality."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from offrank.checkpoint import read_json
+from offrank.errors import FileFormatError, UsageError
+from offrank.runfolder import CONFIG, RESULT
+from offrank.studies import lqr, outcomes
+from offrank.studies.outcomes import NEEDED, Row
+
+RECORD = "rank-quality.json"
+APART = ("seeds", "sensitivity", "walltime")  # studies with a section of their own; the others are about the same runs
+STEPS, LQR = "steps", "lqr"
+JUDGED = {"algo", "seed", "iteration", "rankers", "noise", "overlap_by_chance"}  # of a checkpoint
+
+
+@dataclass
+class Sources:
+    """Everything found, rows by the section that shows them."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)  # of outcomes
+    records: list[dict[str, Any]] = field(default_factory=list)  # of rank quality
+    folders: list[Path] = field(default_factory=list)  # finished runs
+    unfinished: list[Path] = field(default_factory=list)
+
+    @property
+    def every_row(self) -> list[Row]:
+        return [row for rows in self.rows.values() for row in rows]
+
+
+def find(directory: Path, rank_quality: Sequence[Path] = ()) -> Sources:
+    """Look through a study folder, or any folder of outcomes, with all that lies inside.
+
+    Of equal runs in several files the one that was watched longest counts. A finished run folder whose run no file of
+    outcomes holds is read itself.
+
+    Raises:
+        UsageError: there is no such folder, or nothing in it.
+        FileFormatError: a file in it is damaged.
+    """
+    for path in (directory, *rank_quality):
+        if not path.exists():
+            raise UsageError(f"there is no {path}")
+    if not directory.is_dir():
+        raise UsageError(f"{directory} is a file: give the folder it is in")
+    found = Sources()
+    runs = sorted(path.parent for path in _files(directory, CONFIG))
+    found.folders = [folder for folder in runs if (folder / RESULT).is_file()]
+    found.unfinished = [folder for folder in runs if not (folder / RESULT).is_file()]
+    inside = set(runs)
+    for path in _files(directory, "*.json"):
+        if path.parent not in inside and (rows := _rows(path)):
+            found.files.append(path)
+            kind = path.stem if path.stem in APART else STEPS
+            for row in rows:
+                found.rows.setdefault(LQR if "curve" in row else kind, []).append(row)
+    known = {_identity(row) for row in found.every_row}
+    for folder in found.folders:
+        result = read_json(folder / RESULT)
+        if _identity(result) not in known:
+            study = lqr if result["task"] == "LQR" else outcomes
+            found.rows.setdefault(LQR if study is lqr else STEPS, []).append(study.gather(folder))
+    found.rows = {kind: _distinct(rows) for kind, rows in found.rows.items()}
+    records = {path.resolve(): path for path in (*_files(directory, RECORD), *_given(rank_quality))}
+    found.records = [_record(path) for path in records.values()]
+    if not found.rows and not found.records:
+        raise UsageError(
+            f"{directory} holds nothing to report: no outcomes of runs (STUDY.json, as offrank reproduce writes them), "
+            f"no finished run folders, no {RECORD}" + (f"; {len(runs)} runs are unfinished" if runs else "")
+        )
+    return found
+
+
+def _files(directory: Path, pattern: str) -> list[Path]:
+    """Files inside a folder, at any depth; hidden ones are not ours."""
+    paths = sorted(directory.rglob(pattern))
+    return [p for p in paths if not any(part.startswith(".") for part in p.relative_to(directory).parts)]
+
+
+def _given(paths: Iterable[Path]) -> list[Path]:
+    found = []
+    for path in paths:
+        inside = _files(path, RECORD) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"{path} holds no {RECORD}: offrank rank-quality TASK --out {path} writes it")
+        found += inside
+    return found
+
+
+def _rows(path: Path) -> list[Row]:
+    """The outcomes in a file; none if it holds something else."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise FileFormatError(f"{path} is damaged: it is not JSON") from error
+    if not isinstance(data, list) or not all(isinstance(row, dict) and set(row) >= NEEDED for row in data):
+        return []
+    for row in data:
+        if row.get("threshold") is not None and "steps_to_threshold" not in row:
+            raise FileFormatError(f"{path}: {row['task']} seed {row['seed']} has a threshold but no steps_to_threshold")
+    return data
+
+
+def _record(path: Path) -> dict[str, Any]:
+    record = read_json(path)
+    checkpoints = record.get("checkpoints")
+    if "task" not in record or not checkpoints or not all(set(c) >= JUDGED for c in checkpoints):
+        raise FileFormatError(f"{path} is not a record of offrank rank-quality")
+    return record
+
+
+def _identity(row: Row) -> str:
+    """What makes a run the same run, however far it went."""
+    keys = ("task", "algo", "ranker", "seed", "engine", "hyperparameters")
+    return json.dumps([row.get(key) for key in keys], sort_keys=True)
+
+
+def _distinct(rows: Iterable[Row]) -> list[Row]:
+    longest: dict[str, Row] = {}
+    for row in rows:
+        key = _identity(row)
+        if key not in longest or row["steps"] > longest[key]["steps"]:
+            longest[key] = row
+    return list(longest.values())
