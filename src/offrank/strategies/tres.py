@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from offrank.arithmetic import in_threads
 from offrank.arrays import FloatArray, Memory, Metrics
 from offrank.candidates import Candidates, Pairs
 from offrank.errors import OffrankError
@@ -53,14 +54,16 @@ class TRES(Strategy):
         eps = candidates.directions.take(used.index).reshape(len(used.index), -1)
 
         w = np.zeros(eps.shape[1])
-        clipped = outside = 0
-        for first in range(0, len(w), CHUNK):
-            part = slice(first, first + CHUNK)
+
+        def climb(first: int) -> int:
+            part, outside = slice(first, first + CHUNK), 0
             here = np.ascontiguousarray(eps[:, part])
             for _ in range(self.epochs):
                 gradient, outside = clip_gradient(w[part], here, V_plus, V_minus, self.clip)
                 w[part] += self.learning_rate / sigma**2 * gradient  # alpha d/d theta' = alpha / sigma d/dw, in sigmas
-            clipped += outside
+            return outside
+
+        clipped = sum(in_threads(climb, range(0, len(w), CHUNK)))
         if not np.isfinite(w).all():
             raise OffrankError(
                 "TRES's probability ratios overflowed: learning_rate is too large for noise_std "
