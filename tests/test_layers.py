@@ -23,7 +23,7 @@ LAYERS = [  # a module may import from its own layer and from those before it
     {"record"},
     {"run", "tensorboard"},
     {"fleet", "launch", "saved", "evaluation", "plotting", "progress"},
-    {"agents", "studies", "bench", "showing"},
+    {"agents", "grid", "studies", "bench", "showing"},
     {"asktell", "report"},
     {"cli"},
     {"__init__", "__main__"},

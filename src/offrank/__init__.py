@@ -5,6 +5,7 @@ from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, TRES, load
 from offrank.asktell import AskTell, EpisodeToRun
 from offrank.engines import Cluster, Gpu
 from offrank.errors import EngineError, EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
+from offrank.grid import Fleet
 from offrank.tasks.environment import register as _register
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "EpisodeError",
     "EpisodeToRun",
     "FileFormatError",
+    "Fleet",
     "Gpu",
     "Interrupted",
     "OffrankError",

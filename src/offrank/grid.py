@@ -1,0 +1,147 @@
+"""Many runs of one task from Python: seeds x algorithms x hyperparameters, side by side on one engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from offrank.config import RunConfig, configure, resolve, task_default
+from offrank.engines import Cluster, Gpu, make_engine
+from offrank.errors import UsageError
+from offrank.fleet import drive
+from offrank.launch import folder_name, open_run, stored_config
+from offrank.plotting import plot_runs
+from offrank.policy import LinearPolicy
+from offrank.progress import make_display
+from offrank.run import Run
+from offrank.runfolder import CURVE
+
+
+class Fleet:
+    """Runs of one task that are trained together.
+
+    Args:
+        task: one of our tasks, or a Gymnasium id.
+        algos: names of algorithms, such as op-ars.
+        seeds: of the runs.
+        ranker: instead of the one the algorithms imply.
+        grid: values to try of hyperparameters, by name; every combination is a run of each algorithm and seed.
+        engine, threads, workers, env_args, clip_actions, gpu, cluster: see `offrank.engines.make_engine`.
+        horizon: steps an episode; by default the environment's own.
+        hyperparameters: by name, the same for every run; the task's presets fill in the rest.
+
+    A run in a fleet has the bits it has alone, on engines that are exact.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        algos: str | Sequence[str] = "op-ars",
+        seeds: Iterable[int] = range(8),
+        *,
+        ranker: str | None = None,
+        grid: Mapping[str, Sequence[Any]] | None = None,
+        engine: str = "auto",
+        threads: int = 0,
+        workers: int | None = None,
+        env_args: dict[str, Any] | None = None,
+        clip_actions: bool | None = None,
+        gpu: Gpu | None = None,
+        cluster: Cluster | None = None,
+        horizon: int | None = None,
+        **hyperparameters: Any,
+    ):
+        algos, seeds, grid = [algos] if isinstance(algos, str) else list(algos), list(seeds), dict(grid or {})
+        if twice := [name for name in grid if name in hyperparameters]:
+            raise UsageError(f"{twice[0]} is given both in the grid and for every run")
+        variants = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+        if not (algos and seeds and variants):
+            raise UsageError("a fleet needs at least one algorithm, one seed and one value of each setting in its grid")
+        recipes = [(v, resolve(task, algo, ranker, hyperparameters | v)) for algo in algos for v in variants]
+        self.engine = make_engine(
+            task,
+            engine,
+            threads=threads,
+            workers=workers,
+            env_args=env_args,
+            clip_actions=clip_actions,
+            gpu=gpu,
+            cluster=cluster,
+        )
+        settings: dict[str, Any] = {"engine": engine, "horizon": horizon, "clip_actions": clip_actions}
+        settings["env_args"] = env_args or {}
+        self._configs: dict[str, RunConfig] = {}  # by the name of the run's folder
+        for (variant, recipe), seed in product(recipes, seeds):
+            config = configure(task, recipe, self.engine.info, seed=seed, **settings)
+            label = "-".join([recipe.algo, *(f"{name}{value}" for name, value in variant.items())])
+            self._configs[folder_name(config.task, label, seed)] = config
+        self.runs: list[Run] = []  # of the last `learn`
+
+    def learn(
+        self,
+        total_steps: int | None = None,
+        *,
+        iterations: int | None = None,
+        threshold: float | None = None,
+        eval_every: int = 10,
+        eval_episodes: int = 100,
+        out: str | Path | None = None,
+        resume: bool = False,
+        progress: bool = False,
+        side_by_side: int | None = None,
+        checkpoint_seconds: float = 30.0,
+    ) -> list[dict[str, Any]]:
+        """Train every run until a limit is reached; returns their results, in the order of algorithms, grid and seeds.
+
+        Args:
+            total_steps: of each run; the iteration they run out in is finished.
+            iterations: likewise, in iterations.
+            threshold: a run stops at its first evaluation whose mean return reaches it; by default the task's own.
+            eval_every: iterations between evaluations, which are not counted; 0 for none.
+            eval_episodes: episodes an evaluation.
+            out: a folder that gets a run folder a run.
+            resume: continue what is in `out`.
+            progress: show it on stderr.
+            side_by_side: how many runs go at a time; None for all.
+            checkpoint_seconds: the longest time between checkpoints of a run.
+
+        Raises:
+            Interrupted: by Ctrl-C or SIGTERM; what is in `out` goes on with resume=True, to the same bits.
+            OffrankError: a run failed; the others went on to their end.
+        """
+        if total_steps is None and iterations is None:
+            raise UsageError("say when to stop: total_steps or iterations")
+        limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations}
+        given: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes}
+        self.runs = []
+        for name, config in self._configs.items():
+            goal = threshold if threshold is not None else task_default(config.task, "threshold")
+            wanted = replace(config, **given, **limits, threshold=goal)
+            folder = None if out is None else Path(out) / name
+            if folder is not None and resume:
+                stored_config(folder, config.task, {}, given)  # raises if it holds another run
+            self.runs.append(open_run(wanted, self.engine.info, folder, resume, checkpoint_seconds=checkpoint_seconds))
+        display = make_display(self.runs, sys.stderr, enabled=progress)
+        for run in self.runs:
+            run.callbacks += (display.on_record,)
+        try:
+            drive(self.runs, self.engine, display.tick, side_by_side)
+        finally:
+            display.close()
+        for run in self.runs:
+            if run.folder is not None:
+                plot_runs([run.folder], run.folder / CURVE)
+        return [run.result for run in self.runs]
+
+    @property
+    def best_policies(self) -> list[LinearPolicy]:
+        """The best policy of each run, by its evaluations."""
+        return [run.best_of_all[1] for run in self.runs]
+
+    def close(self) -> None:
+        """Give back the engine's threads, processes and memory."""
+        self.engine.close()

@@ -1,0 +1,63 @@
+"""Many runs from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import offrank
+
+SHORT: dict[str, Any] = {"iterations": 2, "eval_every": 1, "eval_episodes": 2}
+
+
+def fleet(algos: Any = ("op-ars", "ars"), **settings: Any) -> offrank.Fleet:
+    return offrank.Fleet("Swimmer-v3", algos, **({"seeds": [0, 1], "horizon": 20} | settings))
+
+
+def test_a_run_of_a_fleet_has_the_bits_it_has_alone() -> None:
+    results = fleet().learn(**SHORT)
+    assert [(r["algo"], r["seed"]) for r in results] == [("op-ars", 0), ("op-ars", 1), ("ars", 0), ("ars", 1)]
+    alone = offrank.OPARS("Swimmer-v3", seed=1, horizon=20).learn(**SHORT)
+    assert alone.policy.sha256 == results[1]["policy_sha256"]
+    assert len({r["policy_sha256"] for r in results}) == 4
+
+
+def test_a_grid_is_every_combination_for_every_seed(tmp_path: Path) -> None:
+    many = fleet("op-ars", grid={"bandwidth": [0.5, 1.0], "n_behaviour": [1, 2]})
+    results = many.learn(**SHORT, out=tmp_path)
+    assert len(results) == 8 == len(many.best_policies)
+    found = [(r["hyperparameters"]["bandwidth"], r["hyperparameters"]["n_behaviour"], r["seed"]) for r in results]
+    assert found == [(h, n, s) for h in (0.5, 1.0) for n in (1, 2) for s in (0, 1)]
+    assert (tmp_path / "Swimmer-v3-op-ars-bandwidth0.5-n_behaviour1-0" / "result.json").is_file()
+
+
+def test_a_fleet_goes_on_where_it_stopped_to_the_same_bits(tmp_path: Path) -> None:
+    whole = fleet().learn(**SHORT)
+    fleet().learn(**(SHORT | {"iterations": 1}), out=tmp_path)
+    with pytest.raises(offrank.UsageError, match="already holds a run"):
+        fleet().learn(**SHORT, out=tmp_path)
+    parts = fleet().learn(**SHORT, out=tmp_path, resume=True)
+    assert [r["policy_sha256"] for r in parts] == [r["policy_sha256"] for r in whole]
+    with pytest.raises(offrank.UsageError, match="eval_episodes"):
+        fleet().learn(**(SHORT | {"eval_episodes": 3}), out=tmp_path, resume=True)
+
+
+def test_the_threshold_is_the_tasks_own_unless_given() -> None:
+    (result,) = fleet("ars", seeds=[0]).learn(**SHORT)
+    assert result["threshold"] == 325
+    (result,) = fleet("ars", seeds=[0]).learn(**SHORT, threshold=-1e9)
+    assert result["stop_reason"] == "threshold" and result["iterations"] == 1
+
+
+def test_what_a_fleet_cannot_be() -> None:
+    with pytest.raises(offrank.UsageError, match="bandwidth is given both in the grid and for every run"):
+        fleet("op-ars", grid={"bandwidth": [1.0]}, bandwidth=0.5)
+    for nothing in ({"algos": []}, {"seeds": []}, {"grid": {"bandwidth": []}}):
+        with pytest.raises(offrank.UsageError, match="at least one algorithm, one seed and one value"):
+            fleet(**nothing)
+    with pytest.raises(offrank.UsageError, match="say when to stop"):
+        fleet("ars").learn()
+    with pytest.raises(offrank.UsageError, match="bandwith"):
+        fleet("op-ars", grid={"bandwith": [1.0]})
