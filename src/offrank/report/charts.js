@@ -85,7 +85,7 @@ function swatch(style) {
  * Draw a figure into a host, at the host's width, and again when that changes.
  *
  * spec: title; x and y: {label, min, max, log, format, places: [{at, label}]} (places are names instead of numbers); areas: {style, points: [x, low, high]};
- * lines: {style, points: [x, y, tip], faint, step}; boxes: {style, x, width, low, q1, median, q3, high};
+ * lines: {style, points: [x, y, tip], look, step, marked}; boxes: {style, x, width, low, q1, median, q3, high};
  * bars: {style, x, low, high}; marks: {style, x, y, tip, shape, size, look}; rules: {y, label, from, to, look}.
  * A tip is what is said of a point; points without one are not asked. y is null where a line has a hole.
  */
@@ -198,7 +198,7 @@ function shapes(plot, spec, x, y, inside) {
       broken = false;
       remember(line.series || line, ...place, text);
     }
-    const look = `curve ${colour(line.style)}${line.faint ? " faint" : ""}`;
+    const look = `curve ${colour(line.style)}${line.look ? ` ${line.look}` : ""}`;
     plot.append(svg("path", { class: look, d, "stroke-dasharray": DASHES[line.style % DASHES.length] }));
     if (line.marked) {
       const every = Math.max(1, Math.ceil(line.points.length / 8));

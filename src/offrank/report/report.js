@@ -69,6 +69,8 @@ window.addEventListener("afterprint", () => {
 
 // --- steps to the threshold
 
+const CROWD = 20; // seeds that cannot all be told apart: their lines make room for others
+
 function curves(task, variants, style) {
   const runs = variants.flatMap((v) => v.runs.filter((run) => run.points.length).map((run) => ({ v, run })));
   if (!runs.length) return null;
@@ -80,8 +82,9 @@ function curves(task, variants, style) {
       return [at, mean, `${v.name}, seed ${run.seed}\n${grouped(at)} steps\nreturn ${mean.toFixed(1)} ± ${std.toFixed(1)}`];
     });
     const crossing = run.points.find((p) => p[0] === run.reached);
-    if (crossing) marks.push({ style: style(v), x: crossing[0], y: crossing[1] });
-    return { style: style(v), faint: true, points };
+    const crowd = v.runs.length > CROWD;
+    if (crossing) marks.push({ style: style(v), x: crossing[0], y: crossing[1], size: crowd ? 2.2 : 4.5 });
+    return { style: style(v), look: crowd ? "thin" : "faint", points };
   });
   for (const v of variants) {
     if (v.median === null || v.median === undefined) continue;

@@ -36,7 +36,7 @@ signed-change are null controls."""
 
 RUNS = """\
 On the same engine and platform these give the same bits. They are read off the outcomes; where one does not keep its
-horizon, evaluation episodes and environment arguments (`setup`), those are taken to be the defaults."""
+horizon, evaluation episodes and environment arguments, those are taken to be the defaults."""
 
 READING = {
     "Censored median": """\
