@@ -55,13 +55,23 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(data, indent=2, default=_plain) + "\n").encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def parse_json(path: Path) -> Any:
+    """Whatever a JSON file holds.
+
+    Raises:
+        UsageError: it cannot be read.
+        FileFormatError: it is not JSON.
+    """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise FileFormatError(f"{path} is damaged: it is not JSON") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    data = parse_json(path)
     if not isinstance(data, dict):
         raise FileFormatError(f"{path} is not an offrank file")
     return data

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from offrank.checkpoint import parse_json
 from offrank.cli.options import setting
 from offrank.engines import Cluster, on_cluster
 from offrank.errors import UsageError
@@ -58,12 +58,7 @@ def _amount(name: str, text: str) -> float:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error
+    found = parse_json(path)
     if not isinstance(found, dict):
         raise UsageError(f'{path} holds no runtime environment: that is an object such as {{"pip": ["my-robots"]}}')
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offrank.checkpoint import read_json
+from offrank.checkpoint import parse_json, read_json
 from offrank.errors import FileFormatError, UsageError
 from offrank.runfolder import CONFIG, RESULT
 from offrank.studies import lqr, outcomes
@@ -96,12 +96,7 @@ def _given(paths: Iterable[Path]) -> list[Path]:
 
 def _rows(path: Path) -> list[Row]:
     """The outcomes in a file; none if it holds something else."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise FileFormatError(f"{path} is damaged: it is not JSON") from error
+    data = parse_json(path)
     if not isinstance(data, list) or not all(isinstance(row, dict) and set(row) >= NEEDED for row in data):
         return []
     for row in data:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offrank.checkpoint import read_json, write_atomically
+from offrank.checkpoint import parse_json, read_json, write_atomically
 from offrank.config import RunConfig, task_default
-from offrank.errors import FileFormatError, UsageError
+from offrank.errors import FileFormatError
 from offrank.plotting import Curve, run_folders
 from offrank.runfolder import RESULT
 from offrank.studies.plan import Variant
@@ -89,12 +89,7 @@ def read_rows(paths: Iterable[Path], unfinished: bool = False) -> list[Row]:
         if path.is_dir():
             rows += [gather(folder) for folder in run_folders([path]) if unfinished or (folder / RESULT).is_file()]
             continue
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-        except ValueError as error:
-            raise FileFormatError(f"{path} is damaged: it is not JSON") from error
+        found = parse_json(path)
         if not isinstance(found, list) or not all(isinstance(row, dict) and set(row) >= NEEDED for row in found):
             raise FileFormatError(f"{path} does not hold the outcomes of runs, one a line, as reproduce writes them")
         rows += found
