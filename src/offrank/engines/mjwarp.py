@@ -1,4 +1,4 @@
-"""mujoco_warp, with one correction: the tangents of a contact between a plane and a capsule.
+"""mujoco_warp and the models it can run, with one correction: the tangents of a contact between a plane and a capsule.
 
 MuJoCo aligns them with the capsule's axis however steep it stands; mujoco_warp 4.0 falls back to fixed axes where the
 axis is within 30 degrees of the normal. With pyramidal friction cones the choice matters: on Ant, accelerations in
@@ -8,10 +8,14 @@ that is enough.
 
 from __future__ import annotations
 
+import copy
 from functools import lru_cache
 from typing import Any
 
+import mujoco
+
 from offrank.errors import require
+from offrank.tasks.locomotion import Task
 
 
 @lru_cache(maxsize=1)
@@ -24,3 +28,13 @@ def aligned_mjwarp() -> Any:
 
     collision_primitive.plane_capsule = plane_capsule
     return mjw
+
+
+def device_model(task: Task) -> mujoco.MjModel:
+    """The task's model as the GPU can run it: Newton where it asks for PGS, and no constraints that it has none of."""
+    model = copy.copy(task.model)
+    if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
+        model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
+    if not model.dof_frictionloss.any():
+        model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS
+    return model

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-import mujoco
 import numpy as np
 import warp as wp
 from numpy.typing import NDArray
 
-from offrank.engines.mjwarp import aligned_mjwarp
+from offrank.engines.mjwarp import aligned_mjwarp, device_model
 from offrank.engines.warp_kernels import FIELDS, act, judge, observe, scatter, scatter_ints, see
+from offrank.engines.warp_whitenings import Whitenings
 from offrank.errors import EngineError
 from offrank.normalizer import Whitening
 from offrank.rollouts import Episode, Trajectory
@@ -313,45 +312,3 @@ class Worlds:
         for name in ("head", "tail", "finished"):
             self.a[name].zero_()
         self.a["row"].fill_(-1)
-
-
-class Whitenings:
-    """Which place of the device's table a frozen normaliser has: the episodes of a request share it."""
-
-    def __init__(self, places: int):
-        self._free = list(range(places))
-        self._known: dict[int, tuple[Whitening, int, int]] = {}  # by identity: the object, its place, its users
-        self._user: dict[int, int] = {}  # row of an episode: identity of its normaliser
-
-    def place(self, rows: list[int], whitenings: list[Whitening]) -> tuple[list[int], list[tuple[int, Whitening]]]:
-        """The places of the episodes' normalisers, and those that are new to the table."""
-        places, fresh = [], []
-        for row, whitening in zip(rows, whitenings, strict=True):
-            key = id(whitening)
-            if key not in self._known:
-                self._known[key] = (whitening, self._free.pop(), 0)
-                fresh.append((self._known[key][1], whitening))
-            _, place, users = self._known[key]
-            self._known[key] = (whitening, place, users + 1)
-            self._user[row] = key
-            places.append(place)
-        return places, fresh
-
-    def release(self, row: int) -> None:
-        key = self._user.pop(row)
-        whitening, place, users = self._known[key]
-        if users > 1:
-            self._known[key] = (whitening, place, users - 1)
-        else:
-            del self._known[key]
-            self._free.append(place)
-
-
-def device_model(task: Task) -> mujoco.MjModel:
-    """The task's model as the GPU can run it: Newton where it asks for PGS, and no constraints that it has none of."""
-    model = copy.copy(task.model)
-    if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
-        model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
-    if not model.dof_frictionloss.any():
-        model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS
-    return model
