@@ -61,3 +61,5 @@ def test_what_a_fleet_cannot_be() -> None:
         fleet("ars").learn()
     with pytest.raises(offrank.UsageError, match="bandwith"):
         fleet("op-ars", grid={"bandwith": [1.0]})
+    with pytest.raises(offrank.UsageError, match="only numbers, text, lists and dicts can be saved"):
+        offrank.Fleet("Pendulum-v1", "ars", [0], env_args={"g": object()})

@@ -318,7 +318,7 @@ def test_the_command_keeps_its_work_and_does_only_what_is_missing(
 
     with monkeypatch.context() as patched:
         patched.setattr(command, "gather", refuse)
-        patched.setattr(command, "drive", refuse)
+        patched.setattr(command, "drive_shown", refuse)
         assert main(words) == 0
         assert json.loads(capsys.readouterr().out) == first
         assert (tmp_path / "q/rank-quality.svg").read_bytes() == picture

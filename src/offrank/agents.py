@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,15 +13,14 @@ import gymnasium as gym
 from numpy.typing import ArrayLike
 
 from offrank.arrays import FloatArray, IntArray
-from offrank.config import RunConfig, configure, resolve
+from offrank.config import RunConfig, as_stored, configure, resolve
 from offrank.engines import Cluster, Engine, Gpu, make_engine, on_cluster, on_ray
 from offrank.errors import UsageError
 from offrank.evaluation import evaluate_policy
-from offrank.fleet import drive
 from offrank.launch import holds_run, make_folder, open_run, stored_config
 from offrank.plotting import plot_runs
 from offrank.policy import LinearPolicy
-from offrank.progress import make_display
+from offrank.progress import drive_shown
 from offrank.run import Callback, Run
 from offrank.runfolder import CHECKPOINT, CURVE
 from offrank.saved import ASK_TELL, Saved
@@ -66,7 +64,7 @@ class Agent:
     ):
         task = env if isinstance(env, str) else _name_of(env)
         recipe = resolve(task if isinstance(env, str) else None, self.algo, ranker, hyperparameters)
-        stored_args = _as_stored(env_args or {})
+        stored_args = as_stored(env_args or {})
         if cluster is None and on_cluster(engine):
             cluster = Cluster()
         self._pool: dict[str, Any] = {"threads": threads, "workers": workers, "gpu": gpu, "cluster": cluster}
@@ -145,12 +143,8 @@ class Agent:
                 make_folder(folder)
                 run.move_to(folder)
         run.config, run.checkpoint_seconds = config, checkpoint_seconds
-        display = make_display([run], sys.stderr, enabled=progress)
-        run.callbacks = (display.on_record, *(() if callback is None else (callback,)))
-        try:
-            drive([run], engine, display.tick)
-        finally:
-            display.close()
+        run.callbacks = () if callback is None else (callback,)
+        drive_shown([run], engine, sys.stderr, progress)
         if run.folder is not None:
             plot_runs([run.folder], run.folder / CURVE)
         return self
@@ -325,18 +319,6 @@ def _own_engine(
     if isinstance(env, gym.Env):
         raise UsageError("an environment object stays in this process: give a function that makes it, for a cluster")
     return on_ray(partial(GymnasiumEngine, env, 0, clip is not False), cluster, workers)
-
-
-def _as_stored(env_args: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as a file holds them, so that what is read compares equal to what was given."""
-    try:
-        stored: dict[str, Any] = json.loads(json.dumps(env_args))
-        return stored
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"env_args = {env_args}: only numbers, text, lists and dicts can be saved; give a function that makes the "
-            "environment instead"
-        ) from error
 
 
 def _name_of(env: Any) -> str:

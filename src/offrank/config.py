@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -228,6 +229,18 @@ def configure(
         horizon=info.horizon if horizon is None else horizon,
         **settings,
     )
+
+
+def as_stored(env_args: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as a file holds them, so that what is read compares equal to what was given."""
+    try:
+        stored: dict[str, Any] = json.loads(json.dumps(env_args))
+        return stored
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"env_args = {env_args}: only numbers, text, lists and dicts can be saved; give a function that makes the "
+            "environment instead"
+        ) from error
 
 
 def task_default(task: str, name: str) -> Any:

@@ -78,8 +78,8 @@ def drive(
         except OffrankError as error:
             failures.append(error)
             _pause(run)
-        if run.done or failures:
-            for other in [t for t, (r, _) in waiting.items() if r.done]:
+        if run.done:
+            for other in [t for t, (r, _) in waiting.items() if r is run]:
                 engine.drop(other)
                 del waiting[other]
         submit(run)

@@ -9,14 +9,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from offrank.config import RunConfig, configure, resolve, task_default
+from offrank.config import RunConfig, as_stored, configure, resolve, task_default
 from offrank.engines import Cluster, Gpu, make_engine
 from offrank.errors import UsageError
-from offrank.fleet import drive
 from offrank.launch import folder_name, open_run, stored_config
 from offrank.plotting import plot_runs
 from offrank.policy import LinearPolicy
-from offrank.progress import make_display
+from offrank.progress import drive_shown
 from offrank.run import Run
 from offrank.runfolder import CURVE
 
@@ -61,6 +60,7 @@ class Fleet:
         variants = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         if not (algos and seeds and variants):
             raise UsageError("a fleet needs at least one algorithm, one seed and one value of each setting in its grid")
+        stored_args = as_stored(env_args or {})
         recipes = [(v, resolve(task, algo, ranker, hyperparameters | v)) for algo in algos for v in variants]
         self.engine = make_engine(
             task,
@@ -73,7 +73,7 @@ class Fleet:
             cluster=cluster,
         )
         settings: dict[str, Any] = {"engine": engine, "horizon": horizon, "clip_actions": clip_actions}
-        settings["env_args"] = env_args or {}
+        settings["env_args"] = stored_args
         self._configs: dict[str, RunConfig] = {}  # by the name of the run's folder
         for (variant, recipe), seed in product(recipes, seeds):
             config = configure(task, recipe, self.engine.info, seed=seed, **settings)
@@ -125,13 +125,7 @@ class Fleet:
             if folder is not None and resume:
                 stored_config(folder, config.task, {}, given)  # raises if it holds another run
             self.runs.append(open_run(wanted, self.engine.info, folder, resume, checkpoint_seconds=checkpoint_seconds))
-        display = make_display(self.runs, sys.stderr, enabled=progress)
-        for run in self.runs:
-            run.callbacks += (display.on_record,)
-        try:
-            drive(self.runs, self.engine, display.tick, side_by_side)
-        finally:
-            display.close()
+        drive_shown(self.runs, self.engine, sys.stderr, progress, side_by_side)
         for run in self.runs:
             if run.folder is not None:
                 plot_runs([run.folder], run.folder / CURVE)

@@ -14,9 +14,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from offrank.arrays import Metrics
 from offrank.config import ALGORITHMS
+from offrank.engines.base import Engine
+from offrank.fleet import drive
 from offrank.run import Run
 
 QUIET_SECONDS = 30.0  # the longest time between two plain lines
+REFRESH = 5  # looks a second at what live bars show
 MANY = 16  # runs, from which on they are shown together
 
 
@@ -37,27 +40,30 @@ class GrowingDisplay(Display, Protocol):
 def make_display(runs: Sequence[Run], stream: TextIO, enabled: bool = True) -> Display:
     if enabled and len(runs) >= MANY:
         groups = grouped(runs)
-        return LiveGroups(groups, stream) if stream.isatty() else PlainGroups(groups, stream)
+        return LiveDisplay(stream, groups) if stream.isatty() else PlainGroups(groups, stream)
     display = growing_display(stream, enabled)
     for run in runs:
         display.add(run)
     return display
 
 
+def drive_shown(
+    runs: Sequence[Run], engine: Engine, stream: TextIO, enabled: bool = True, side_by_side: int | None = None
+) -> None:
+    """`offrank.fleet.drive`, with its progress on a stream."""
+    display = make_display(runs, stream, enabled)
+    for run in runs:
+        run.callbacks = (display.on_record, *run.callbacks)
+    try:
+        drive(runs, engine, display.tick, side_by_side)
+    finally:
+        display.close()
+
+
 def growing_display(stream: TextIO, enabled: bool = True) -> GrowingDisplay:
     if not enabled:
         return NoDisplay()
     return LiveDisplay(stream) if stream.isatty() else PlainDisplay(stream)
-
-
-def bars(stream: TextIO) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.percentage:>3.0f}% {task.fields[line]}"),
-        console=Console(file=stream),
-        refresh_per_second=5,
-    )
 
 
 class Pace:
@@ -144,32 +150,25 @@ class PlainDisplay:
     def close(self) -> None: ...
 
 
-class LiveDisplay:
-    """A bar a run; of many, only those under way."""
+class Single:
+    """A run, as a bar shows it."""
 
-    def __init__(self, stream: TextIO):
-        self._progress = bars(stream)
-        self._tasks: list[tuple[Pace, TaskID]] = []
-        self._progress.start()
+    def __init__(self, run: Run):
+        self.name, self._pace = _name(run), Pace(run)
 
-    def add(self, run: Run) -> None:
-        self._tasks.append((Pace(run), self._progress.add_task(_name(run), total=1.0, line="")))
+    @property
+    def ended(self) -> bool:
+        return self._pace.run.stop_reason is not None
 
-    def on_record(self, run: Run, record: Metrics) -> None: ...
+    @property
+    def fraction(self) -> float:
+        return 1.0 if self.ended else self._pace.fraction
 
-    def tick(self) -> None:
-        for pace, task in self._tasks:
-            run = pace.run
-            if run.stop_reason is None:
-                line = f"{run.state.steps:,} steps, {_returns(run)}, {pace.rate:,.0f} steps/s, {pace.left} left"
-                self._progress.update(task, completed=pace.fraction, line=line)
-            else:
-                line = f"{run.state.steps:,} steps, {_returns(run)}, ended: {run.stop_reason}"
-                self._progress.update(task, completed=1.0, line=line, visible=len(self._tasks) <= MANY)
-
-    def close(self) -> None:
-        self.tick()
-        self._progress.stop()
+    @property
+    def line(self) -> str:
+        run, pace = self._pace.run, self._pace
+        rest = f"ended: {run.stop_reason}" if self.ended else f"{pace.rate:,.0f} steps/s, {pace.left} left"
+        return f"{run.state.steps:,} steps, {_returns(run)}, {rest}"
 
 
 class Group:
@@ -177,6 +176,10 @@ class Group:
 
     def __init__(self, name: str, runs: Sequence[Run]):
         self.name, self.paces = name, [Pace(run) for run in runs]
+
+    @property
+    def ended(self) -> bool:
+        return all(pace.run.stop_reason for pace in self.paces)
 
     @property
     def fraction(self) -> float:
@@ -235,26 +238,41 @@ class PlainGroups:
         self._stream.flush()
 
 
-class LiveGroups:
-    """A bar a group."""
+class LiveDisplay:
+    """A bar a run or a group; of many, only those under way."""
 
-    def __init__(self, groups: list[Group], stream: TextIO):
-        self._progress = bars(stream)
-        self._tasks = [(group, self._progress.add_task(group.name, total=1.0, line="")) for group in groups]
+    def __init__(self, stream: TextIO, groups: Sequence[Group] = ()):
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.percentage:>3.0f}% {task.fields[line]}"),
+            console=Console(file=stream),
+            refresh_per_second=REFRESH,
+        )
+        self._bars: list[tuple[Single | Group, TaskID]] = []
         self._last = 0.0
+        for group in groups:
+            self._show(group)
         self._progress.start()
+
+    def add(self, run: Run) -> None:
+        self._show(Single(run))
 
     def on_record(self, run: Run, record: Metrics) -> None: ...
 
     def tick(self) -> None:
-        if time.perf_counter() - self._last >= 0.5:  # a look at every run
+        if time.perf_counter() - self._last >= 1 / REFRESH:
             self._update()
 
     def close(self) -> None:
         self._update()
         self._progress.stop()
 
+    def _show(self, row: Single | Group) -> None:
+        self._bars.append((row, self._progress.add_task(row.name, total=1.0, line="")))
+
     def _update(self) -> None:
         self._last = time.perf_counter()
-        for group, task in self._tasks:
-            self._progress.update(task, completed=group.fraction, line=group.line)
+        for row, task in self._bars:
+            shown = not row.ended or len(self._bars) <= MANY
+            self._progress.update(task, completed=row.fraction, line=row.line, visible=shown)

@@ -23,9 +23,7 @@ from offrank.cli.options import Parser, count, literal, natural, seeds, setting
 from offrank.config import ALGORITHMS, configure, resolve
 from offrank.engines import ENGINES, Engine, make_engine, native_name, resolve_engine
 from offrank.errors import Interrupted, UsageError, require
-from offrank.fleet import drive
-from offrank.progress import make_display
-from offrank.run import Run
+from offrank.progress import drive_shown
 from offrank.runfolder import versions
 from offrank.studies.agreement import TARGETS
 from offrank.studies.checkpoints import Checkpoint, train_to
@@ -172,7 +170,9 @@ def _trained(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
             )
             for algo, seed in product(algos, numbers)
         ]
-        checkpoints = train_to(configs, wanted, engine.info, args.out, lambda runs: _drive(runs, engine, args))
+        checkpoints = train_to(
+            configs, wanted, engine.info, args.out, lambda runs: drive_shown(runs, engine, sys.stderr, not args.quiet)
+        )
         return _judge(args, checkpoints, engine)
     finally:
         engine.close()
@@ -184,16 +184,6 @@ def _engine(
     pool = {"threads": args.threads, "workers": args.workers, "gpu": gpu.gpu_of(args, name)}
     pool["cluster"] = cluster.cluster_of(args)
     return make_engine(task, name, env_args=env_args, clip_actions=clip_actions, **pool)
-
-
-def _drive(runs: list[Run], engine: Engine, args: argparse.Namespace) -> None:
-    display = make_display(runs, sys.stderr, enabled=not args.quiet)
-    for run in runs:
-        run.callbacks += (display.on_record,)
-    try:
-        drive(runs, engine, display.tick)
-    finally:
-        display.close()
 
 
 def _judge(args: argparse.Namespace, checkpoints: list[Checkpoint], engine: Engine) -> list[dict[str, Any]]:

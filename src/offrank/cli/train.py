@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from offrank.cli.options import Parser, count, literal, natural, seconds, seeds,
 from offrank.config import ALGORITHMS, RunConfig, configure, convert, resolve, task_default
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
 from offrank.errors import UsageError
-from offrank.fleet import drive
 from offrank.launch import folder_name, holds_run, open_run, stored_config
-from offrank.progress import make_display
+from offrank.progress import drive_shown
 from offrank.run import Run
 from offrank.runfolder import CURVE
 
@@ -115,7 +113,7 @@ def train(args: argparse.Namespace) -> int:
             )
             for key, folder in folders.items()
         ]
-        _drive(runs, engine, args)
+        drive_shown(runs, engine, sys.stderr, not args.quiet)
     finally:
         engine.close()
     _report(runs, args, folders)
@@ -192,17 +190,6 @@ def _callbacks(args: argparse.Namespace, folder: Path) -> tuple[Any, ...]:
     from offrank.tensorboard import TensorBoard
 
     return (TensorBoard(folder / "tensorboard"),)
-
-
-def _drive(runs: list[Run], engine: Engine, args: argparse.Namespace) -> None:
-    display = make_display(runs, sys.stderr, enabled=not args.quiet)
-    for run in runs:
-        run.callbacks += (display.on_record,)
-    tick: Callable[[], None] = display.tick
-    try:
-        drive(runs, engine, tick)
-    finally:
-        display.close()
 
 
 def _report(runs: list[Run], args: argparse.Namespace, folders: dict[tuple[str, int], Path]) -> None:
