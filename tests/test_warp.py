@@ -71,13 +71,13 @@ def test_short_episodes_agree_with_the_cpu_step_by_step(engine: WarpEngine) -> N
     request = pair_request(engine.info, pairs, horizon=horizon, keep=True, scale=0.1)
     mine, other = engine.run(request), cpu(engine).run(request)
     # float32 differs in the seventh digit, and an impact amplifies it: most episodes agree closely, all of them roughly
-    assert np.mean(mine.lengths == other.lengths) > 0.95
-    observations, rewards = [], []
+    observations, rewards, same_end = [], [], []
     for a, b in zip(mine.trajectories, other.trajectories, strict=True):
-        assert a.terminated == b.terminated or len(a.rewards) != len(b.rewards)
+        same_end.append(a.terminated == b.terminated and len(a.rewards) == len(b.rewards))
         common = min(len(a.rewards), len(b.rewards), 10)
         observations.append(np.abs(a.observations[:common] - b.observations[:common]).max())
         rewards.append(np.abs(a.rewards[:common] - b.rewards[:common]).max())
+    assert np.mean(same_end) > 0.95
     assert np.median(observations) < 2e-3 and np.median(rewards) < 2e-3
     assert np.quantile(observations, 0.9) < 0.1 and np.quantile(rewards, 0.9) < 0.1
 
@@ -220,11 +220,12 @@ def test_without_a_gpu_it_says_what_to_do() -> None:
         make_engine("Hopper-v3", "warp", gpu=Gpu(device="cuda:7"))
 
 
-def test_too_many_worlds_are_one_clear_line(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("Failed to allocate 9 bytes"), ValueError("shapes must not exceed")])
+def test_too_many_worlds_are_one_clear_line(device: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     from offrank.engines.warp_worlds import Worlds
 
     def full(self: Worlds, deterministic: bool) -> None:
-        raise RuntimeError("Failed to allocate 9 bytes")
+        raise error
 
     if device == "cpu":  # whose memory would be filled before it says no
         monkeypatch.setattr(Worlds, "_allocate", full)

@@ -14,6 +14,7 @@ from types import FrameType
 
 from offrank.engines.base import Engine
 from offrank.errors import EpisodeError, Interrupted, OffrankError
+from offrank.noise import make_room
 from offrank.rollouts import Request, Rollouts
 from offrank.run import Run
 
@@ -84,13 +85,17 @@ def drive(
                 del waiting[other]
         submit(run)
 
-    def room() -> bool:
-        return side_by_side is None or len({id(run) for run, _ in waiting.values()}) < side_by_side
+    def under_way() -> list[Run]:
+        return list({id(run): run for run, _ in waiting.values()}.values())
 
     def take_up() -> None:
-        while room() and (run := next(to_come, None)) is not None:
+        begun = False
+        while (side_by_side is None or len(under_way()) < side_by_side) and (run := next(to_come, None)) is not None:
             run.start()
             submit(run)
+            begun = True
+        if begun:
+            make_room(2 * sum(run.direction_bytes for run in under_way()))
 
     with catching_signals() as signals:
         try:
@@ -105,7 +110,7 @@ def drive(
                 if signals.caught is not None:
                     raise Interrupted(signals.caught)
         except (OffrankError, KeyboardInterrupt):
-            for run in {id(run): run for run, _ in waiting.values()}.values():
+            for run in under_way():
                 _pause(run)
             engine.cancel()
             raise

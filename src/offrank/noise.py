@@ -18,6 +18,7 @@ from numpy.random import Generator, Philox
 from offrank.arrays import FloatArray, IntArray
 
 BLOCK = 32  # directions drawn from one generator: opening a generator costs as much as about a thousand numbers
+LEAST_ROOM, MOST_ROOM = 2**26, 2**30  # bytes of directions remembered
 
 
 class Purpose(IntEnum):
@@ -107,6 +108,11 @@ def _orthogonal(block: FloatArray) -> FloatArray:
 _Key = tuple[int, int, int, int, tuple[int, int], bool]
 
 
+def make_room(directions: int) -> None:
+    """How many bytes of directions to remember, within bounds: as many as the runs under way ask for again."""
+    _drawn.limit = min(max(directions, LEAST_ROOM), MOST_ROOM)
+
+
 class _Drawn:
     """The blocks drawn last, up to a number of bytes: an iteration asks for its directions up to four times, to rank,
     to run each sign and to update, and drawing them again would be the largest part of its work."""
@@ -135,4 +141,4 @@ class _Drawn:
         return drawn
 
 
-_drawn = _Drawn(limit=64 * 2**20)
+_drawn = _Drawn(LEAST_ROOM)

@@ -97,6 +97,11 @@ class Run(Record):
         """Whether the run has ended, or was paused."""
         return self._course is None
 
+    @property
+    def direction_bytes(self) -> int:
+        """Of an iteration's directions."""
+        return 8 * self.strategy.n_directions * self.state.M.size
+
     def take(self) -> list[Request]:
         """What the run wants to have run and has not handed out before."""
         fresh, self._fresh = self._fresh, []

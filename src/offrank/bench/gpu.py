@@ -23,7 +23,7 @@ WARM_UP, STEPS = 30, 100  # control steps before a measurement, and in it
 
 
 def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
-    """Milliseconds of a control step and of what is around the physics in it, with a small random policy a world."""
+    """Milliseconds of a control step and of what is around the physics in it, with a random policy a world."""
     import warp as wp
 
     from offrank.engines.warp_worlds import Worlds
@@ -69,7 +69,7 @@ def _episodes(task: Task, worlds: int) -> tuple[Any, ...]:
         roles=np.full(count, Role.PLUS, dtype=np.int64),
         index=np.arange(count),
         horizon=task.horizon,
-        scale=0.01,
+        scale=0.1,  # enough to make every robot move, as in training: one at rest costs the solver a single iteration
         directions=Directions(0, 0, count, shape),
     )
     horizons, keep = np.full(count, task.horizon), np.zeros(count, dtype=bool)

@@ -37,6 +37,7 @@ POLL = 10  # control steps between two looks at what has finished
 HANDED_OVER = 4  # finished requests at a time
 
 Prepared = dict[str, NDArray[np.float32]]  # by name, an entry an episode
+Span = tuple[int, int, int]  # of a request's episodes: ticket, first, and where it ends
 
 
 class WarpEngine(Engine):
@@ -59,9 +60,10 @@ class WarpEngine(Engine):
         self._preparing = ThreadPoolExecutor(os.cpu_count(), "offrank-prepare")
         self._prepare = Preparation(task)
         self._prepared: dict[int, Future[Prepared]] = {}  # by ticket
-        self._training: deque[tuple[int, int]] = deque()  # (ticket, episode)
-        self._evaluation: deque[tuple[int, int]] = deque()
+        self._training: deque[Span] = deque()  # what waits
+        self._evaluation: deque[Span] = deque()
         self._rows: dict[int, tuple[int, int, bool]] = {}  # row on the device: (ticket, episode, whether training)
+        self._in_training = 0  # rows
         self._demand = Demand(task.horizon // POLL)
 
     def close(self) -> None:
@@ -73,17 +75,18 @@ class WarpEngine(Engine):
         self._evaluation.clear()
         self._prepared.clear()
         self._rows.clear()
+        self._in_training = 0
         self._worlds.clear()
 
     def _enqueue(self, ticket: int, request: Request) -> None:
         self._prepared[ticket] = self._preparing.submit(self._prepare, request)
         queue = self._evaluation if request.roles[0] == Role.EVALUATION else self._training
-        queue.extend((ticket, i) for i in range(len(request)))
+        queue.append((ticket, 0, len(request)))
 
     def _withdraw(self, ticket: int) -> None:
         self._prepared.pop(ticket, None)
-        self._training = deque(key for key in self._training if key[0] != ticket)
-        self._evaluation = deque(key for key in self._evaluation if key[0] != ticket)
+        self._training = deque(span for span in self._training if span[0] != ticket)
+        self._evaluation = deque(span for span in self._evaluation if span[0] != ticket)
 
     def completed(self, timeout: float | None = None) -> list[tuple[int, Rollouts | EpisodeError]]:
         if self._open and not self._worlds.busy:
@@ -103,7 +106,8 @@ class WarpEngine(Engine):
     def _turn(self) -> None:
         """Take in what has finished, put in what waits, and set the device to work again."""
         for row, outcome, length in self._worlds.harvest():
-            ticket, index, _ = self._rows.pop(row)
+            ticket, index, training = self._rows.pop(row)
+            self._in_training -= training
             if ticket not in self._open:
                 continue  # of a request that failed or was dropped meanwhile
             if isinstance(outcome, str):
@@ -117,35 +121,50 @@ class WarpEngine(Engine):
 
     def _upload(self) -> None:
         """Put waiting episodes into free rows: training first; evaluation as far as training leaves worlds free."""
-        running = sum(training for _, _, training in self._rows.values())
-        reserved = self._demand.peak(running + len(self._training))
-        room = self._worlds.free
-        keys = [(*key, True) for key in self._ready(self._training, room)]
-        room = min(room - len(keys), self._worlds.count - reserved - (len(self._rows) - running))
-        keys += [(*key, False) for key in self._ready(self._evaluation, room)]
-        if not keys:
-            return
-        requests = [self._open[ticket][0] for ticket, _, _ in keys]
-        parts = [{name: values[i] for name, values in self._prepared[t].result().items()} for t, i, _ in keys]
-        rows = self._worlds.load(
-            episodes={name: np.stack([part[name] for part in parts]) for name in parts[0]},
-            whitenings=[r.whitening for r in requests],
-            horizons=np.array([r.horizon for r in requests]),
-            keep=np.array([r.keep for r in requests]),
-        )
-        for (ticket, i, _), request in zip(keys, requests, strict=True):
-            if i == len(request) - 1:  # episodes go up in order
-                del self._prepared[ticket]
-        self._rows |= dict(zip(rows, keys, strict=True))
+        in_evaluation = len(self._rows) - self._in_training
+        wanted = self._in_training + sum(end - first for _, first, end in self._training)
+        free = self._worlds.free
+        training = self._ready(self._training, free)
+        free -= sum(end - first for _, first, end in training)
+        spare = self._worlds.count - self._demand.peak(wanted) - in_evaluation
+        evaluation = self._ready(self._evaluation, min(free, spare))
+        if spans := training + evaluation:
+            rows = self._load(spans)
+            keys = [(ticket, i) for ticket, first, end in spans for i in range(first, end)]
+            trains = len(rows) - sum(end - first for _, first, end in evaluation)
+            self._rows |= {row: (*key, k < trains) for k, (row, key) in enumerate(zip(rows, keys, strict=True))}
+            self._in_training += trains
 
-    def _ready(self, queue: deque[tuple[int, int]], room: int) -> list[tuple[int, int]]:
+    def _ready(self, queue: deque[Span], room: int) -> list[Span]:
         """Take up to `room` episodes that are prepared from the front of a queue; wait for them if nothing runs."""
-        ready: list[tuple[int, int]] = []
-        while queue and len(ready) < room:
-            if self._rows and not self._prepared[queue[0][0]].done():
+        ready: list[Span] = []
+        while queue and room > 0:
+            ticket, first, end = queue[0]
+            if self._rows and not self._prepared[ticket].done():
                 break
-            ready.append(queue.popleft())
+            cut = min(end, first + room)
+            ready.append((ticket, first, cut))
+            room -= cut - first
+            if cut < end:
+                queue[0] = (ticket, cut, end)
+            else:
+                queue.popleft()
         return ready
+
+    def _load(self, spans: list[Span]) -> list[int]:
+        """Put episodes on the device; returns their rows."""
+        requests = [self._open[ticket][0] for ticket, _, _ in spans]
+        sizes = [end - first for _, first, end in spans]
+        parts = [{k: v[first:end] for k, v in self._prepared[t].result().items()} for t, first, end in spans]
+        for (ticket, _, end), request in zip(spans, requests, strict=True):
+            if end == len(request):  # episodes go up in order
+                del self._prepared[ticket]
+        return self._worlds.load(
+            episodes={name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
+            whitenings=[r.whitening for r, size in zip(requests, sizes, strict=True) for _ in range(size)],
+            horizons=np.repeat([r.horizon for r in requests], sizes),
+            keep=np.repeat([r.keep for r in requests], sizes),
+        )
 
 
 class Demand:

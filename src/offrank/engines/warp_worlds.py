@@ -35,7 +35,7 @@ class Worlds:
         try:
             with wp.ScopedDevice(device):
                 self._allocate(deterministic)
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError, ValueError) as error:  # ValueError: more than an array can hold
             raise EngineError(
                 f"{device} has no room for {count} worlds of {task.name} ({error}): give --worlds a smaller number"
             ) from error
