@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrank.noise import BLOCK, Directions, Role, _Drawn, episode_seeds
+from offrank.noise import BLOCK, Directions, Role, _Drawn, episode_seeds, make_room
 
 SHAPE = (3, 5)
 
@@ -79,3 +79,21 @@ def test_orthogonal_directions_keep_their_lengths_and_depend_on_none_after_them(
     fewer = Directions(5, 3, 40, shape, orthogonal=True)
     assert np.array_equal(fewer.take(np.arange(40)).reshape(40, -1), b[:40])
     np.testing.assert_allclose(a[0], b[0])
+
+
+def test_directions_of_all_runs_under_way_are_remembered() -> None:
+    blocks = 42
+    many = Directions(seed=11, iteration=0, count=blocks * BLOCK, shape=(17, 376))  # 69 MB: more than is kept unasked
+
+    def still_there_after_all() -> bool:
+        first = many.one(0)
+        for block in range(1, blocks):
+            many.one(block * BLOCK)
+        return np.shares_memory(many.one(0), first)
+
+    try:
+        make_room(8 * many.count * 17 * 376)
+        assert still_there_after_all()
+    finally:
+        make_room(0)
+    assert not still_there_after_all()
