@@ -110,7 +110,7 @@ _Key = tuple[int, int, int, int, tuple[int, int], bool]
 
 def make_room(directions: int) -> None:
     """How many bytes of directions to remember, within bounds: as many as the runs under way ask for again."""
-    _drawn.limit = min(max(directions, LEAST_ROOM), MOST_ROOM)
+    _drawn.keep(min(max(directions, LEAST_ROOM), MOST_ROOM))
 
 
 class _Drawn:
@@ -136,9 +136,17 @@ class _Drawn:
             if key not in self._blocks:  # nobody else was quicker
                 self._blocks[key] = drawn
                 self._bytes += drawn.nbytes
-            while self._bytes > self.limit and len(self._blocks) > 1:
-                self._bytes -= self._blocks.popitem(last=False)[1].nbytes
+            self._forget()
         return drawn
+
+    def keep(self, limit: int) -> None:
+        with self._lock:
+            self.limit = limit
+            self._forget()
+
+    def _forget(self) -> None:
+        while self._bytes > self.limit and len(self._blocks) > 1:
+            self._bytes -= self._blocks.popitem(last=False)[1].nbytes
 
 
 _drawn = _Drawn(LEAST_ROOM)
