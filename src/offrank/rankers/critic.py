@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from offrank.arithmetic import one_blas_thread
 from offrank.arrays import FloatArray, Memory, part
@@ -130,7 +131,7 @@ class Critic(Learned):
             return self._fresh_networks(p, n, seed, iteration + 1)
         return _networks(q, slow, first, second, step)
 
-    def _in_units(self, memory: Memory) -> Floats:
+    def _in_units(self, memory: Memory) -> NDArray[Any]:
         """What the k steps of every row gained, in units that keep values of order one.
 
         Where no episode ends early, the mean reward is taken off: it says nothing about actions, but would have to be
@@ -141,7 +142,7 @@ class Critic(Learned):
         held = ahead > 0
         rate = gain[held][-RECENT:] / weight[held][-RECENT:]
         usual = 0.0 if np.any(boot[held] == 0) else rate.mean()
-        return ((gain - usual * weight) / (UNIT * rate.std() + 1e-6)).astype(np.float32)
+        return np.asarray((gain - usual * weight) / (UNIT * rate.std() + 1e-6), dtype=np.float32)
 
     def _fresh_networks(self, p: int, n: int, seed: int, iteration: int) -> Memory:
         q = network.draw(Generator(philox(seed, Purpose.CRITIC, iteration)), self.networks, n + p, self.hidden)
