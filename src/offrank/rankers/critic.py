@@ -60,7 +60,7 @@ class Critic(Learned):
     discount: float = 0.99
     passes: float = 10.0  # how often a transition is learned from, on average, in the iteration that brought it
     critic_rate: float = 1e-3  # learning rate of the network
-    replay: int = 1_000_000  # transitions remembered
+    replay: int = 160_000  # transitions remembered
 
     def __post_init__(self) -> None:
         super().__post_init__()
