@@ -53,6 +53,8 @@ class ClosedForm(Critic):
 
     name = "closed-form"
 
+    n_steps: int = 30
+    replay: int = 40_000
     features: int = 200
     frequency: float = 0.3
     ridge: float = 0.1  # on C, relative to the mean of its diagonal

@@ -127,8 +127,8 @@ def test_an_on_policy_fallback_runs_only_so_many_of_the_candidates() -> None:
 
 
 def test_candidates_of_learned_rankers_are_many_unless_given() -> None:
-    for name in ("memory", "critic"):
-        assert resolve("HalfCheetah-v3", "ars", name).strategy.n_directions == 1000
+    for name, many in (("memory", 1000), ("critic", 4000)):
+        assert resolve("HalfCheetah-v3", "ars", name).strategy.n_directions == many
         assert resolve("HalfCheetah-v3", "ars", name, {"n_directions": 64}).strategy.n_directions == 64
     assert resolve("HalfCheetah-v3", "ars", "random").strategy.n_directions == 32
 

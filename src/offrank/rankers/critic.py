@@ -6,19 +6,22 @@ ICML 2014). For linear policies a = M z that is
 
     G = mean over recent states of grad_a Q(z, M z) z^T     (p, n),
 
-and directions are ordered by |<G, delta>|. Q is the mean of small networks over (z, a). Their targets are k-step
-returns of the perturbed policies, and beyond them each network's own slow copy at the current policy's action: one step
-at a time, rewards took too long to travel back (docs/rankers.md has the comparison).
+and directions are ordered by |<G, delta>|. Q is the mean of small networks over (z, a). Their targets are the rewards
+of a few real steps, and beyond them each network's own slow copy at the current policy's action. Few steps, because
+what was done after the first was some old policy's choice; a long memory, because an action's effect is told from the
+state's only where many different policies have acted (docs/rankers.md has the comparison).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from offrank.arithmetic import one_blas_thread
 from offrank.arrays import FloatArray, Memory, part
@@ -34,6 +37,8 @@ BATCH = 256
 SLOW = np.float32(0.005)  # how fast the slow copies follow, an update
 OUTLIER = 10.0  # normalised states are cut here: one wild feature must not outweigh all others
 STATES = 2000  # of the last iteration, at most, over which the gradient is averaged
+RECENT = 80_000  # rows whose rewards set the unit of value
+UNIT = 10.0  # deviations of the rewards to a unit of value
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,18 @@ class Critic(Learned):
     needs_continuous_actions: ClassVar[bool] = True
     needs_transitions: ClassVar[bool] = True
 
+    suggests: ClassVar[Mapping[str, Any]] = {"n_directions": 4000}
+
+    warmup: int = 5  # iterations that the fallback ranks in any case
+    explore: float = 0.0  # share of the directions run that is random
+    trust_needed: float = -0.1  # stands back only when it is plainly wrong
     networks: int = 2  # whose mean is the critic
-    hidden: int = 32  # units in each of a network's two hidden layers
-    n_steps: int = 30  # k, steps of real rewards before the network's own word is taken
+    hidden: int = 64  # units in each of a network's two hidden layers
+    n_steps: int = 5  # k, steps of real rewards before the network's own word is taken
     discount: float = 0.99
-    passes: float = 6.0  # how often a transition is learned from, on average, in the iteration that brought it
+    passes: float = 10.0  # how often a transition is learned from, on average, in the iteration that brought it
     critic_rate: float = 1e-3  # learning rate of the network
-    replay: int = 40_000  # transitions remembered
+    replay: int = 160_000  # transitions remembered
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,8 +86,7 @@ class Critic(Learned):
         z = _normalised(candidates, seen[:: -(-len(seen) // STATES)])
         n = z.shape[1]
         with one_blas_thread():
-            x = np.concatenate([z, np.zeros((len(z), len(candidates.M)), dtype=np.float32)], axis=1)
-            G = network.input_gradient(part(memory, "q."), x)[:, n:].T @ z
+            G = network.input_gradient(part(memory, "q."), _would_do(candidates, z))[:, n:].T @ z
         return G.astype(np.float64) / len(z)
 
     def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
@@ -104,26 +113,36 @@ class Critic(Learned):
             {name: value.copy() for name, value in part(memory, f"{which}.").items()} for which in _NETWORKS
         )
         seed, iteration = candidates.directions.seed, candidates.directions.iteration
-        gain, boot, ahead = (memory[f"replay.{name}"] for name in ("gain", "boot", "ahead"))
-        z = _normalised(candidates, memory["replay.state"])
-        deviation = memory["replay.action"] - z @ candidates.M.T.astype(np.float32)
-        size = np.sqrt(np.mean(deviation**2)) + np.float32(1e-6)
-        done = np.concatenate([z, deviation / size], axis=1)
-        would_do = np.concatenate([z, np.zeros_like(deviation)], axis=1)
+        state, action, boot, ahead = (memory[f"replay.{name}"] for name in ("state", "action", "boot", "ahead"))
+        gain = self._in_units(memory)
         starts = np.flatnonzero(ahead)
         updates = math.ceil(self.passes * min(int(memory["fresh"]), len(starts)) / BATCH)
         random = Generator(philox(seed, Purpose.CRITIC, iteration, 1))
         step = int(memory["step"])
         for at in starts[random.integers(len(starts), size=(updates, BATCH))]:
-            beyond = network.forward(slow, would_do[at + ahead[at]])[2]
-            y = gain[at, None] + boot[at, None] * beyond
+            done = np.concatenate([_normalised(candidates, state[at]), action[at]], axis=1)
+            after = _would_do(candidates, _normalised(candidates, state[at + ahead[at]]))
+            y = gain[at, None] + boot[at, None] * network.forward(slow, after)[2]
             step += 1
-            network.adam(q, network.squared_error_gradient(q, done[at], y), first, second, step, self.critic_rate)
+            network.adam(q, network.squared_error_gradient(q, done, y), first, second, step, self.critic_rate)
             network.follow(slow, q, SLOW)
         if not all(np.isfinite(value).all() for value in q.values()):  # a critic that diverged begins anew
             p, n = candidates.M.shape
             return self._fresh_networks(p, n, seed, iteration + 1)
         return _networks(q, slow, first, second, step)
+
+    def _in_units(self, memory: Memory) -> NDArray[Any]:
+        """What the k steps of every row gained, in units that keep values of order one.
+
+        Where no episode ends early, the mean reward is taken off: it says nothing about actions, but would have to be
+        learned a hundred times over. Where episodes end, it says that going on is worth something, and stays.
+        """
+        gain, boot, ahead = (memory[f"replay.{name}"] for name in ("gain", "boot", "ahead"))
+        weight = (1 - self.discount**ahead) / (1 - self.discount)
+        held = ahead > 0
+        rate = gain[held][-RECENT:] / weight[held][-RECENT:]
+        usual = 0.0 if np.any(boot[held] == 0) else rate.mean()
+        return np.asarray((gain - usual * weight) / (UNIT * rate.std() + 1e-6), dtype=np.float32)
 
     def _fresh_networks(self, p: int, n: int, seed: int, iteration: int) -> Memory:
         q = network.draw(Generator(philox(seed, Purpose.CRITIC, iteration)), self.networks, n + p, self.hidden)
@@ -144,6 +163,11 @@ def _normalised(candidates: Candidates, states: Floats) -> Floats:
     whitening = candidates.whitening
     z = (states - whitening.mean.astype(np.float32)) * whitening.scale.astype(np.float32)
     return np.clip(z, -OUTLIER, OUTLIER, out=z)
+
+
+def _would_do(candidates: Candidates, z: Floats) -> Floats:
+    """Normalised states (B, n) and the current policy's actions there, side by side."""
+    return np.concatenate([z, z @ candidates.M.T.astype(np.float32)], axis=1)
 
 
 def _named(prefix: str, arrays: Memory) -> Memory:

@@ -25,7 +25,7 @@ def draw(random: Generator, count: int, inputs: int, hidden: int) -> Memory:
     sizes = (inputs, hidden, hidden, 1)
     nets: Memory = {}
     for layer, (into, out) in enumerate(pairwise(sizes), start=1):
-        deviation = np.sqrt((1.0 if out == 1 else 2.0) / into)
+        deviation = np.sqrt((0.1 if out == 1 else 2.0) / into)  # values start near 0
         nets[f"w{layer}"] = (deviation * random.standard_normal((count, into, out))).astype(np.float32)
         nets[f"c{layer}"] = np.zeros((count, 1, out), dtype=np.float32)
     return nets
