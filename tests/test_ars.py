@@ -118,6 +118,25 @@ def test_signs_of_a_pair_start_apart_unless_common_starts_are_asked_for(engine: 
     assert np.array_equal(engine.requests[-1].seeds[0::2], plus)
 
 
+def test_training_episodes_may_be_cut_and_grow_to_the_horizon(engine: FunctionEngine) -> None:
+    cut = Episodes(10, train_horizon=4, horizon_growth=2.5)
+    iterate(ARS(n_directions=4, n_top=2), Random(), engine, 4, episodes=cut)
+    assert [request.horizon for request in engine.requests] == [4, 6, 9, 10]
+    iterate(ARS(n_directions=4, n_top=2), Kernel(n_behaviour=1), engine, 1, episodes=Episodes(10, train_horizon=4))
+    assert [request.horizon for request in engine.requests[-2:]] == [4, 4]  # behaviour and pairs
+
+
+@pytest.mark.parametrize("given", [{"train_horizon": -1}, {"train_horizon": 5, "horizon_growth": -1.0}])
+def test_a_negative_training_horizon_is_refused(given: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="must not be negative"):
+        Episodes(10, **given)
+
+
+def test_a_training_horizon_grows_from_something() -> None:
+    with pytest.raises(UsageError, match="needs a train_horizon to grow from"):
+        Episodes(10, horizon_growth=1.0)
+
+
 def test_non_finite_weights_stop_with_a_clear_line() -> None:
     def simulate(weights, whitening, seed: int, horizon: int) -> Trajectory:
         return Trajectory(np.zeros((1, N_OBS)), np.array([1e308 * np.sign(weights[0, 0])]), True)

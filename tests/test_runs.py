@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import offrank
 from helpers import FunctionEngine, linear_system
 from offrank.checkpoint import load_arrays, save_arrays
 from offrank.config import RunConfig, resolve
@@ -392,3 +393,18 @@ def test_bad_observations_are_named(bad: np.ndarray) -> None:
 def test_impossible_settings_are_named(bad: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(bad))):
         config(**bad)
+
+
+def test_cut_training_episodes_are_evaluated_in_full() -> None:
+    agent = offrank.ARS("Swimmer-v3", n_directions=2, n_top=2, ranker="random", train_horizon=20)
+    agent.learn(iterations=2, eval_every=2, eval_episodes=1)
+    assert agent.result["steps"] == 2 * 4 * 20
+    assert agent.result["evaluation_steps"] == 1000
+
+
+def test_a_run_of_before_there_was_a_setting_has_its_default() -> None:
+    config = offrank.ARS("Swimmer-v3", train_horizon=20)._config
+    data = config.to_json()
+    assert RunConfig.from_json(data) == config
+    del data["hyperparameters"]["train_horizon"]
+    assert RunConfig.from_json(data).hyperparameters == {**config.hyperparameters, "train_horizon": 0}

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from offrank.arrays import FloatArray, IntArray
+from offrank.errors import UsageError
 from offrank.noise import Directions, Role, episode_seeds
 from offrank.normalizer import Whitening
 from offrank.rollouts import Request, Rollouts
@@ -25,6 +26,21 @@ class Episodes:
     reward_shift: float = 0.0  # survival bonus, subtracted at every training step
     common_starts: bool = False  # both signs of a pair start from the same state
     count_behaviour_states: bool = False  # behaviour rollouts enter the state statistics too
+    train_horizon: int = 0  # steps after which training episodes are cut in the first iteration; 0: the horizon
+    horizon_growth: float = 0.0  # steps by which that grows from one iteration to the next, up to the horizon
+
+    def __post_init__(self) -> None:
+        for name in ("train_horizon", "horizon_growth"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} = {getattr(self, name)}: must not be negative")
+        if self.horizon_growth > 0 and self.train_horizon == 0:
+            raise UsageError(f"horizon_growth = {self.horizon_growth:g} needs a train_horizon to grow from")
+
+    def length(self, iteration: int) -> int:
+        """Steps of a training episode that the task does not end before."""
+        if self.train_horizon == 0:
+            return self.horizon
+        return min(self.horizon, self.train_horizon + int(self.horizon_growth * iteration))
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,7 @@ class Candidates:
             seeds=seeds,
             roles=roles,
             index=index,
-            horizon=self.episodes.horizon,
+            horizon=self.episodes.length(self.directions.iteration),
             scale=self.scale,
             directions=self.directions,
             keep=self.keep,
@@ -91,7 +107,7 @@ class Candidates:
             seeds=self._seeds(Role.BEHAVIOUR, index),
             roles=np.full(count, Role.BEHAVIOUR, dtype=np.int64),
             index=index,
-            horizon=self.episodes.horizon,
+            horizon=self.episodes.length(self.directions.iteration),
             keep=True,
         )
         return rollouts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
 from offrank.candidates import Episodes
@@ -199,10 +199,17 @@ class RunConfig:
         needed = {f.name for f in fields(RunConfig) if f.default is MISSING and f.default_factory is MISSING}
         try:
             if needed <= set(data) <= known:
-                return RunConfig(**data)
-        except TypeError:
+                config = RunConfig(**data)
+                return replace(config, hyperparameters=_defaults(config.algo, config.ranker) | config.hyperparameters)
+        except (KeyError, TypeError):
             pass
         raise UsageError("this is not the configuration of an offrank run, or of another version of offrank")
+
+
+def _defaults(algo: str, ranker: str) -> dict[str, Any]:
+    """Every setting at its default, which is what it was before there was such a setting."""
+    classes = (STRATEGIES[ALGORITHMS[algo][0]], RANKERS[ranker], Episodes)
+    return {f.name: f.default for cls in classes for f in fields(cls) if f.name != "horizon"}
 
 
 def configure(
