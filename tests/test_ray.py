@@ -66,10 +66,16 @@ def finish(engine: RayEngine, ticket: int) -> Rollouts | EpisodeError:
                 return outcome
 
 
+def until_ready(engine: RayEngine, workers: int) -> None:
+    """Run episodes of other seeds until so many workers have started."""
+    while sum(worker.ready for worker in engine._crew.workers) < workers:
+        engine.run(pair_request(engine.info, 1, seed=100))
+
+
 def until_busy(engine: RayEngine, workers: int) -> None:
-    """Go on until so many workers have something to do."""
+    """Go on until so many workers have something to do; the episodes must be long enough for that to be seen."""
     while sum(bool(worker.pieces) for worker in engine._crew.workers) < workers:
-        assert engine.completed(timeout=0.05) == []
+        assert engine.completed(timeout=0.0) == []
 
 
 # --- bits
@@ -124,9 +130,7 @@ def test_a_request_is_as_large_with_many_directions_as_with_few(nodes: Nodes) ->
 def test_a_slow_episode_does_not_idle_the_others(nodes: Nodes, tmp_path: Path) -> None:
     log = tmp_path / "log"
     engine = on_cluster("toy_envs:Uneven-v0", 2, {"log": str(log)})
-    until_ready = pair_request(engine.info, 1, seed=100)
-    while sum(worker.ready for worker in engine._crew.workers) < 2:
-        engine.run(until_ready)
+    until_ready(engine, 2)
     log.write_text("")
     engine.run(pair_request(engine.info, 8))
     engine.close()
@@ -151,22 +155,32 @@ def test_room_is_counted_node_by_node() -> None:
 # --- faults
 
 
-def test_a_killed_worker_and_a_crashed_one_change_nothing(nodes: Nodes, tmp_path: Path) -> None:
-    marker = {"marker": str(tmp_path / "crashes"), "times": 1}
-    engine = on_cluster("toy_envs:Crash-v0", 2, marker)
-    request = pair_request(engine.info, 10)
+def test_a_killed_worker_changes_nothing(nodes: Nodes) -> None:
+    engine = on_cluster(SLOW, 2, {"delay": 0.02})  # 0.4 seconds an episode
+    request = pair_request(engine.info, 5)
+    until_ready(engine, 1)
     ticket = engine.submit(request)
     until_busy(engine, 1)
     ray.kill(next(worker for worker in engine._crew.workers if worker.pieces).handle)
     found = finish(engine, ticket)
     engine.close()
-    assert isinstance(found, Rollouts) and same_rollouts(found, here("toy_envs:Crash-v0", request, marker))
+    assert isinstance(found, Rollouts) and same_rollouts(found, here(SLOW, request, {"delay": 0.0}))
+
+
+def test_a_crashed_worker_changes_nothing(nodes: Nodes, tmp_path: Path) -> None:
+    marker = {"marker": str(tmp_path / "crashes"), "times": 1}
+    engine = on_cluster("toy_envs:Crash-v0", 2, marker)
+    request = pair_request(engine.info, 10)
+    found = engine.run(request)
+    engine.close()
+    assert same_rollouts(found, here("toy_envs:Crash-v0", request, marker))
     assert len((tmp_path / "crashes").read_text().splitlines()) == 1
 
 
 def test_a_lost_node_changes_nothing_and_the_engine_shrinks_and_grows_with_the_cluster(nodes: Nodes) -> None:
     engine = on_cluster(SLOW, None, {"delay": 0.02}, resources={"robot": 1})  # one worker a node
     request = pair_request(engine.info, 10)
+    until_ready(engine, 2)
     ticket = engine.submit(request)
     until_busy(engine, 2)
     assert len(engine._crew.workers) == 2
@@ -175,8 +189,8 @@ def test_a_lost_node_changes_nothing_and_the_engine_shrinks_and_grows_with_the_c
     assert isinstance(found, Rollouts) and same_rollouts(found, here(SLOW, request, {"delay": 0.0}))
     assert sum(worker.ready for worker in engine._crew.workers) == 1
     nodes.add_node(**NODE)
-    while sum(worker.ready for worker in engine._crew.workers) < 2:
-        assert same_rollouts(engine.run(request), found)
+    until_ready(engine, 2)
+    assert same_rollouts(engine.run(request), found)
     engine.close()
 
 
