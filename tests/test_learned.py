@@ -36,7 +36,7 @@ class Known(Learned):
 
 def candidates(N: int = 50, b: int = 4, iteration: int = 0) -> Candidates:
     directions = Directions(3, iteration, N, (P, N_OBS))
-    return Candidates(np.zeros((P, N_OBS)), Whitening.identity(N_OBS), directions, 0.1, b, Episodes(10))
+    return Candidates(np.zeros((P, N_OBS)), Whitening.identity(N_OBS), directions, 0.1, b, Episodes(10), 10)
 
 
 def outcome(c: Candidates, g: FloatArray, noise: float = 0.0) -> Pairs:

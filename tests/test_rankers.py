@@ -40,7 +40,7 @@ def candidates(N: int = 40, b: int = 4, shift: float = 0.0, iteration: int = 0) 
     rng = np.random.default_rng(1)
     whitening = Whitening(rng.normal(size=N_OBS), np.array([0.5, 1.0, 0.0, 2.0, 1.0]))
     directions = Directions(3, iteration, N, (N_ACT, N_OBS))
-    return Candidates(rng.normal(size=(N_ACT, N_OBS)) / 5, whitening, directions, 0.3, b, Episodes(10, shift))
+    return Candidates(rng.normal(size=(N_ACT, N_OBS)) / 5, whitening, directions, 0.3, b, Episodes(10, shift), 10)
 
 
 def plain_kernel_scores(c: Candidates, behaviour: Rollouts, h: float, shift: float) -> FloatArray:

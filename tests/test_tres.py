@@ -22,7 +22,7 @@ D = P * N_OBS
 
 def candidates(sigma: float = 0.3, p: int = P) -> Candidates:
     M = np.random.default_rng(1).normal(size=(p, N_OBS))
-    return Candidates(M, Whitening.identity(N_OBS), Directions(0, 0, 9, (p, N_OBS)), sigma, B, Episodes(10))
+    return Candidates(M, Whitening.identity(N_OBS), Directions(0, 0, 9, (p, N_OBS)), sigma, B, Episodes(10), 10)
 
 
 def pairs(plus: FloatArray, minus: FloatArray) -> Pairs:

@@ -28,16 +28,29 @@ class Episodes:
     count_behaviour_states: bool = False  # behaviour rollouts enter the state statistics too
     train_horizon: int = 0  # steps after which training episodes are cut in the first iteration; 0: the horizon
     horizon_growth: float = 0.0  # steps by which that grows from one iteration to the next, up to the horizon
+    probe_share: float = 0.0  # share of the steps spent on whole episodes, to find how short the others may be; 0: none
 
     def __post_init__(self) -> None:
         for name in ("train_horizon", "horizon_growth"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: must not be negative")
+        if not 0 <= self.probe_share < 1:
+            raise UsageError(f"probe_share = {self.probe_share}: must be in [0, 1)")
+        if self.probe_share > 0 and self.train_horizon > 0:
+            raise UsageError(
+                f"train_horizon = {self.train_horizon} sets the length of training episodes, and "
+                f"probe_share = {self.probe_share:g} lets the run find it: give one of them"
+            )
         if self.horizon_growth > 0 and self.train_horizon == 0:
             raise UsageError(f"horizon_growth = {self.horizon_growth:g} needs a train_horizon to grow from")
 
+    @property
+    def cuts(self) -> bool:
+        """Whether training episodes may be shorter than the horizon."""
+        return self.train_horizon > 0 or self.probe_share > 0
+
     def length(self, iteration: int) -> int:
-        """Steps of a training episode that the task does not end before."""
+        """Steps after which an iteration's training episodes are cut, where the run does not find that itself."""
         if self.train_horizon == 0:
             return self.horizon
         return min(self.horizon, self.train_horizon + int(self.horizon_growth * iteration))
@@ -72,7 +85,8 @@ class Candidates:
     scale: float
     b: int
     episodes: Episodes
-    keep: bool = False  # whether the ranker learns from the transitions of the pairs
+    length: int  # steps after which training episodes are cut
+    keep: bool = False  # whether the transitions of the pairs are learned from
 
     @property
     def N(self) -> int:
@@ -90,7 +104,7 @@ class Candidates:
             seeds=seeds,
             roles=roles,
             index=index,
-            horizon=self.episodes.length(self.directions.iteration),
+            horizon=self.length,
             scale=self.scale,
             directions=self.directions,
             keep=self.keep,
@@ -107,7 +121,7 @@ class Candidates:
             seeds=self._seeds(Role.BEHAVIOUR, index),
             roles=np.full(count, Role.BEHAVIOUR, dtype=np.int64),
             index=index,
-            horizon=self.episodes.length(self.directions.iteration),
+            horizon=self.length,
             keep=True,
         )
         return rollouts

@@ -60,6 +60,11 @@ class Trajectory:
     terminated: bool  # whether the task ended the episode, rather than the horizon
     last_observation: FloatArray | None = None  # (n,), where the last step led
 
+    @property
+    def last(self) -> FloatArray:
+        """(n,) where the last step led, or the last state seen where that is not known."""
+        return self.observations[-1] if self.last_observation is None else self.last_observation
+
 
 @dataclass(frozen=True)
 class Episode:

@@ -22,6 +22,7 @@ class State:
     episodes: int = 0  # training episodes
     strategy: Memory = field(default_factory=dict)
     ranker: Memory = field(default_factory=dict)
+    horizon: Memory = field(default_factory=dict)  # what is known about the lengths of training episodes
 
     def counted(self, steps: int, episodes: int) -> State:
         return replace(self, steps=self.steps + steps, episodes=self.episodes + episodes)
@@ -37,6 +38,7 @@ class State:
         }
         out |= {f"strategy.{name}": value for name, value in self.strategy.items()}
         out |= {f"ranker.{name}": value for name, value in self.ranker.items()}
+        out |= {f"horizon.{name}": value for name, value in self.horizon.items()}
         return out
 
     @staticmethod
@@ -51,4 +53,5 @@ class State:
             episodes=episodes,
             strategy=part(arrays, "strategy."),
             ranker=part(arrays, "ranker."),
+            horizon=part(arrays, "horizon."),
         )

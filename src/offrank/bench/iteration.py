@@ -126,7 +126,7 @@ def score_times(name: str, counts: list[int], states: int, rounds: int) -> list[
     rows = []
     for count in counts:
         directions = Directions(0, 0, count, (p, n))
-        candidates = Candidates(np.zeros((p, n)), Whitening.identity(n), directions, 0.03, 1, Episodes(1000))
+        candidates = Candidates(np.zeros((p, n)), Whitening.identity(n), directions, 0.03, 1, Episodes(1000), 1000)
         seconds = []
         for _ in range(rounds):
             begin = time.perf_counter()

@@ -42,6 +42,10 @@ class Ranker:
         """Choose. May ask for episodes; every step of them counts."""
         raise NotImplementedError
 
+    def finish(self, memory: Memory, candidates: Candidates, pairs: Pairs) -> Pairs:
+        """The pairs with returns as the strategy should see them. They were run; nothing may be asked for here."""
+        return pairs
+
     def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
         """The memory after the outcomes of the chosen pairs are known."""
         return memory

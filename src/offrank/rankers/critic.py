@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,6 +61,7 @@ class Critic(Learned):
     passes: float = 10.0  # how often a transition is learned from, on average, in the iteration that brought it
     critic_rate: float = 1e-3  # learning rate of the network
     replay: int = 160_000  # transitions remembered
+    tails: bool = True  # whether training episodes that were cut are credited with the value of where they stood
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,6 +77,7 @@ class Critic(Learned):
     def start(self, p: int, n: int, seed: int) -> Memory:
         memory = super().start(p, n, seed) | _named("replay.", replay.empty(p, n))
         memory["fresh"] = np.zeros((), dtype=np.int64)  # rows of the last iteration
+        memory["unit"] = np.zeros(())  # of reward in a unit of value, when the networks last learned; 0: not yet
         return memory | self._fresh_networks(p, n, seed, iteration=0)
 
     def gradient(self, candidates: Candidates, memory: Memory) -> FloatArray:
@@ -88,6 +90,18 @@ class Critic(Learned):
         with one_blas_thread():
             G = network.input_gradient(part(memory, "q."), _would_do(candidates, z))[:, n:].T @ z
         return G.astype(np.float64) / len(z)
+
+    def finish(self, memory: Memory, candidates: Candidates, pairs: Pairs) -> Pairs:
+        """The pairs, with what the critic expects after the cut added to the return of every episode that was cut."""
+        unit = float(memory["unit"])
+        if not self.tails or unit == 0.0 or candidates.length == candidates.episodes.horizon:
+            return pairs
+        run = pairs.rollouts.trajectories
+        z = _normalised(candidates, np.stack([t.last for t in run]).astype(np.float32))
+        with one_blas_thread():
+            value = unit * network.forward(part(memory, "q."), _would_do(candidates, z))[2].mean(axis=(0, 2))
+        value[[t.terminated for t in run]] = 0.0
+        return replace(pairs, plus=pairs.plus + value[0::2], minus=pairs.minus + value[1::2])
 
     def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
         after = super().learn(memory, candidates, ranking, pairs)
@@ -114,7 +128,7 @@ class Critic(Learned):
         )
         seed, iteration = candidates.directions.seed, candidates.directions.iteration
         state, action, boot, ahead = (memory[f"replay.{name}"] for name in ("state", "action", "boot", "ahead"))
-        gain = self._in_units(memory)
+        gain, unit = self._in_units(memory)
         starts = np.flatnonzero(ahead)
         updates = math.ceil(self.passes * min(int(memory["fresh"]), len(starts)) / BATCH)
         random = Generator(philox(seed, Purpose.CRITIC, iteration, 1))
@@ -128,10 +142,10 @@ class Critic(Learned):
             network.follow(slow, q, SLOW)
         if not all(np.isfinite(value).all() for value in q.values()):  # a critic that diverged begins anew
             p, n = candidates.M.shape
-            return self._fresh_networks(p, n, seed, iteration + 1)
-        return _networks(q, slow, first, second, step)
+            return self._fresh_networks(p, n, seed, iteration + 1) | {"unit": np.zeros(())}
+        return _networks(q, slow, first, second, step) | {"unit": np.array(unit)}
 
-    def _in_units(self, memory: Memory) -> NDArray[Any]:
+    def _in_units(self, memory: Memory) -> tuple[NDArray[Any], float]:
         """What the k steps of every row gained, in units that keep values of order one.
 
         Where no episode ends early, the mean reward is taken off: it says nothing about actions, but would have to be
@@ -142,7 +156,8 @@ class Critic(Learned):
         held = ahead > 0
         rate = gain[held][-RECENT:] / weight[held][-RECENT:]
         usual = 0.0 if np.any(boot[held] == 0) else rate.mean()
-        return np.asarray((gain - usual * weight) / (UNIT * rate.std() + 1e-6), dtype=np.float32)
+        unit = UNIT * float(rate.std()) + 1e-6
+        return np.asarray((gain - usual * weight) / unit, dtype=np.float32), unit
 
     def _fresh_networks(self, p: int, n: int, seed: int, iteration: int) -> Memory:
         q = network.draw(Generator(philox(seed, Purpose.CRITIC, iteration)), self.networks, n + p, self.hidden)

@@ -34,8 +34,7 @@ def rows(trajectory: Trajectory, W: FloatArray, whitening: Whitening, shift: flo
     """
     rewards = trajectory.rewards - shift
     T = len(rewards)
-    last = trajectory.last_observation
-    seen = np.concatenate([trajectory.observations, (trajectory.observations[-1] if last is None else last)[None]])
+    seen = np.concatenate([trajectory.observations, trajectory.last[None]])
     gain, steps = np.zeros(T), np.minimum(k, T - np.arange(T))
     for j in range(min(k, T)):
         gain[: T - j] += discount**j * rewards[j:]

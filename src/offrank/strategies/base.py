@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from offrank import horizon
 from offrank.arrays import FloatArray, Memory, Metrics
 from offrank.candidates import Asking, Candidates, Episodes, Pairs
 from offrank.errors import OffrankError, UsageError
@@ -55,6 +56,7 @@ class Strategy:
     def iteration(self, state: State, ranker: Ranker, episodes: Episodes) -> Asking[tuple[State, Metrics]]:
         """One iteration: asks for its episodes, returns the next state and what to log. Touches nothing else."""
         # sample
+        length = horizon.length(state, episodes)
         directions = Directions(state.seed, state.iteration, self.n_directions, state.M.shape, self.orthogonal)
         candidates = Candidates(
             M=state.M,
@@ -63,7 +65,8 @@ class Strategy:
             scale=self.noise_std,
             b=self.n_top,
             episodes=episodes,
-            keep=ranker.needs_transitions,
+            length=length,
+            keep=ranker.needs_transitions or (episodes.probe_share > 0 and length == episodes.horizon),
         )
         # rank
         ranking = yield from ranker.rank(candidates, state.ranker)
@@ -71,6 +74,7 @@ class Strategy:
         pairs = ranking.pairs
         if pairs is None:
             pairs = yield from candidates.evaluate(ranking.chosen)
+        pairs = ranker.finish(state.ranker, candidates, pairs)
         # update
         used = pairs.take(ranking.chosen)
         M, memory, metrics = self.update(candidates, used, state.strategy)
@@ -86,9 +90,12 @@ class Strategy:
             iteration=state.iteration + 1,
             strategy=memory,
             ranker=ranker.learn(state.ranker, candidates, ranking, used),
+            horizon=horizon.learn(state, ranker, candidates, pairs),
         )
         totals = pairs.rollouts.totals
         returns = {"return_mean": float(totals.mean()), "return_std": float(totals.std())}
+        if episodes.cuts:
+            metrics = {"train_length": length, **metrics}
         return after, {**returns, "weights_norm": float(np.linalg.norm(M)), **metrics, **ranking.metrics}
 
     def update(self, candidates: Candidates, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:

@@ -106,6 +106,7 @@ def gather(
         scale=strategy.noise_std,
         b=b,
         episodes=Episodes(horizon=checkpoint.config.horizon, **checkpoint.config.recipe.episodes),
+        length=checkpoint.config.horizon,
     )
     scores, metrics = {}, {}
     for ranker in rankers:

@@ -1,0 +1,95 @@
+"""How long training episodes are: as given, or as the run itself finds that they need to be.
+
+What a pair's difference r+ - r- will be is often settled long before the episode ends. If the difference after h steps
+has correlation rho(h) with the whole episode's, and takes s(h) steps on average, then a step spent on episodes cut
+there carries a signal of rho(h)^2 / s(h). A run that looks for its length spends a share of its steps (`probe_share`)
+on iterations of whole episodes, measures rho and s in them for a few lengths, and cuts the others where the signal is
+largest. The correlations are of what the strategy would have seen: a ranker that credits cut episodes with the value of
+where they stood is asked to do so at every length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from offrank.arrays import FloatArray, Memory
+from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.rankers.base import Ranker
+from offrank.rollouts import Episode, Rollouts, Trajectory
+from offrank.state import State
+
+HALVINGS = 4  # lengths looked at: the horizon, and so many halves of it
+DECAY = 0.8  # how much of the evidence is left a whole iteration later
+COUNT, XX, XY, YY, STEPS = range(5)
+
+
+def lengths(horizon: int) -> list[int]:
+    """The lengths looked at, from the horizon down."""
+    return [max(horizon >> k, 1) for k in range(HALVINGS + 1)]
+
+
+def no_evidence() -> Memory:
+    """What is known at the start: sums for every length, and the steps that whole pairs took, and all pairs."""
+    return {"evidence": np.zeros((HALVINGS + 1, 5)), "steps": np.zeros(2, dtype=np.int64)}
+
+
+def length(state: State, episodes: Episodes) -> int:
+    """Steps after which the next iteration's training episodes are cut."""
+    if episodes.probe_share == 0:
+        return episodes.length(state.iteration)
+    known = state.horizon or no_evidence()
+    whole, steps = known["steps"].tolist()
+    if whole <= episodes.probe_share * steps:
+        return episodes.horizon
+    return lengths(episodes.horizon)[int(np.argmax(signal(known["evidence"])))]
+
+
+def signal(evidence: FloatArray) -> FloatArray:
+    """rho^2 / s of every length, (K,); of equal ones the first, the longest, is meant.
+
+    rho^2 is adjusted for the number of pairs it was measured on, as R^2 is: little evidence is none. And it is no more
+    than that of any longer length: where a longer part of an episode tells little, a shorter one does so by chance.
+    """
+    count, xx, xy, yy, steps = evidence.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        square = np.where(xy > 0, xy**2 / (xx * yy), 0.0)
+        adjusted = np.maximum(square - (1 - square) / count, 0.0)
+        found: FloatArray = np.where(adjusted > 0, np.minimum.accumulate(adjusted) * count / steps, 0.0)
+    return found
+
+
+def learn(state: State, ranker: Ranker, candidates: Candidates, pairs: Pairs) -> Memory:
+    """What is known about lengths after an iteration's pairs, which say something if they were whole."""
+    episodes = candidates.episodes
+    if episodes.probe_share == 0:
+        return state.horizon
+    known, steps = state.horizon or no_evidence(), pairs.rollouts.steps
+    if candidates.length < episodes.horizon:
+        return known | {"steps": known["steps"] + [0, steps]}
+    evidence = DECAY * known["evidence"]
+    whole = pairs.plus - pairs.minus
+    size = np.sqrt(np.mean(whole * whole))
+    if size > 0.0:  # equal returns say nothing
+        for row, h in zip(evidence, lengths(episodes.horizon), strict=True):
+            short = cut(pairs, h, episodes.reward_shift)
+            seen = ranker.finish(state.ranker, replace(candidates, length=h), short)
+            x, y = (seen.plus - seen.minus) / size, whole / size
+            spent = len(x) * short.rollouts.lengths.mean()
+            row += np.array([len(x), np.sum(x * x), np.sum(x * y), np.sum(y * y), spent])
+    return {"evidence": evidence, "steps": known["steps"] + steps}
+
+
+def cut(pairs: Pairs, h: int, reward_shift: float) -> Pairs:
+    """The pairs as they were after h steps; their transitions must have been kept."""
+    rollouts = Rollouts.of([Episode.of(_cut(t, h), keep=True) for t in pairs.rollouts.trajectories])
+    returns = rollouts.totals - reward_shift * rollouts.lengths
+    return Pairs(pairs.index, returns[0::2], returns[1::2], rollouts)
+
+
+def _cut(trajectory: Trajectory, h: int) -> Trajectory:
+    if len(trajectory.rewards) <= h:
+        return trajectory
+    seen = trajectory.observations
+    return Trajectory(seen[:h], trajectory.rewards[:h], terminated=False, last_observation=seen[h])

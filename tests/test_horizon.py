@@ -1,0 +1,208 @@
+"""How a run finds the length of its training episodes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import FunctionEngine, iterate, linear_system, pair_request
+from offrank import horizon
+from offrank.arrays import FloatArray, Memory
+from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.cli import main
+from offrank.engines import make_engine
+from offrank.errors import UsageError
+from offrank.noise import Directions
+from offrank.normalizer import Normalizer, Whitening
+from offrank.rankers import Critic, Random, network
+from offrank.rankers.base import Ranker
+from offrank.rollouts import Episode, Rollouts, Trajectory
+from offrank.state import State
+from offrank.strategies import ARS
+
+P, N_OBS, H = 2, 3, 16
+PROBING = Episodes(H, probe_share=0.25)
+
+
+def pairs_of(rewards: FloatArray) -> Pairs:
+    """Pairs whose episodes (2m, T) were paid these rewards; nan: the task had ended them."""
+    rng = np.random.default_rng(0)
+    episodes = []
+    for row in rewards:
+        paid = row[~np.isnan(row)]
+        seen = rng.normal(size=(len(paid) + 1, N_OBS))
+        episodes.append(Episode.of(Trajectory(seen[:-1], paid, len(paid) < len(row), seen[-1]), keep=True))
+    rollouts = Rollouts.of(episodes)
+    return Pairs(np.arange(len(rewards) // 2), rollouts.totals[0::2], rollouts.totals[1::2], rollouts)
+
+
+def candidates(episodes: Episodes = PROBING, length: int = H, b: int = 4) -> Candidates:
+    M = np.random.default_rng(1).normal(size=(P, N_OBS))
+    return Candidates(M, Whitening.identity(N_OBS), Directions(0, 0, 50, (P, N_OBS)), 0.1, b, episodes, length)
+
+
+def state(known: Memory | None = None) -> State:
+    return State(0, np.zeros((P, N_OBS)), Normalizer.empty(N_OBS), horizon=known or {})
+
+
+def after(rewards: FloatArray, ranker: Ranker | None = None, before: Memory | None = None) -> Memory:
+    return horizon.learn(state(before), ranker or Random(), candidates(), pairs_of(rewards))
+
+
+def chosen(known: Memory) -> int:
+    """The length of the iteration after, where no whole one is due."""
+    return horizon.length(state(known | {"steps": np.array([1, 1])}), PROBING)
+
+
+def test_what_a_step_carries_is_the_adjusted_square_of_the_correlation_over_its_steps() -> None:
+    rewards = np.random.default_rng(5).normal(size=(60, H))
+    known, least = after(rewards), 1.0
+    difference = np.cumsum(rewards, axis=1)[0::2] - np.cumsum(rewards, axis=1)[1::2]
+    for found, h in zip(horizon.signal(known["evidence"]), horizon.lengths(H), strict=True):
+        x, y = difference[:, h - 1], difference[:, -1]
+        square = (x @ y) ** 2 / (x @ x) / (y @ y)  # about zero: a pair's signs are exchangeable
+        least = min(least, max(square - (1 - square) / 30, 0))  # a shorter part never tells more
+        assert found == pytest.approx(least / h)
+
+
+def test_where_the_first_steps_tell_all_the_shortest_length_is_taken() -> None:
+    rate = np.random.default_rng(2).normal(size=(16, 1))
+    assert chosen(after(np.repeat(rate, H, axis=1))) == H >> horizon.HALVINGS
+
+
+def test_where_the_end_decides_episodes_stay_whole() -> None:
+    rewards = np.random.default_rng(2).normal(size=(64, H))
+    rewards[:, -1] *= 100
+    assert chosen(after(rewards)) == H
+
+
+def test_episodes_that_the_task_ends_early_make_no_length_cheaper_than_it_is() -> None:
+    rate = np.random.default_rng(2).normal(size=(16, 1))
+    rewards = np.repeat(rate, H, axis=1)
+    rewards[:, 4:] = np.nan  # all over after four steps: of the lengths from four on, each tells all and costs the same
+    found = dict(zip(horizon.lengths(H), horizon.signal(after(rewards)["evidence"]), strict=True))
+    assert found[16] == found[8] == found[4] == pytest.approx(1 / 4)
+    assert found[2] == pytest.approx(1 / 2)
+
+
+def test_equal_returns_and_no_evidence_mean_whole_episodes() -> None:
+    assert chosen(after(np.ones((8, H)))) == H
+    assert chosen(horizon.no_evidence()) == H
+
+
+def test_evidence_fades() -> None:
+    rng = np.random.default_rng(3)
+    late = rng.normal(size=(16, H))
+    late[:, -1] *= 100
+    known = after(late)
+    for _ in range(20):
+        known = after(np.repeat(rng.normal(size=(16, 1)), H, axis=1), before=known)
+    assert chosen(known) == H >> horizon.HALVINGS
+
+
+def test_cut_pairs_are_those_of_a_shorter_horizon() -> None:
+    engine = make_engine("Hopper-v3", threads=1)
+    long, short = (engine.run(pair_request(engine.info, 6, scale=0.3, horizon=h, keep=True)) for h in (200, 25))
+    engine.close()
+    assert (short.lengths < 25).any() and (long.lengths > 25).any()
+    shift = 1.0
+    returns = long.totals - shift * long.lengths
+    found = horizon.cut(Pairs(np.arange(6), returns[0::2], returns[1::2], long), 25, shift)
+    expected = short.totals - shift * short.lengths
+    assert found.plus == pytest.approx(expected[0::2]) and found.minus == pytest.approx(expected[1::2])
+    assert np.array_equal(found.rollouts.lengths, short.lengths)
+    for mine, other in zip(found.rollouts.trajectories, short.trajectories, strict=True):
+        assert np.array_equal(mine.observations, other.observations) and mine.terminated == other.terminated
+        assert np.array_equal(mine.last, other.last)
+
+
+def test_whole_iterations_take_their_share_of_the_steps_and_are_asked_for_with_their_transitions() -> None:
+    engine = FunctionEngine(linear_system(N_OBS, P), N_OBS, P, H)
+    final, log = iterate(ARS(n_directions=8, n_top=8), Random(), engine, 200, episodes=PROBING)
+    lengths = np.array([metrics["train_length"] for metrics in log])
+    assert lengths[0] == H and set(lengths) <= set(horizon.lengths(H)) and len(set(lengths)) > 1
+    assert lengths.tolist() == [request.horizon for request in engine.requests]
+    assert [request.keep for request in engine.requests] == (lengths == H).tolist()
+    steps = 16 * lengths.cumsum()
+    whole = 16 * np.where(lengths == H, H, 0).cumsum()
+    assert final.horizon["steps"].tolist() == [whole[-1], steps[-1]]
+    due = whole[:-1] <= 0.25 * steps[:-1]
+    assert (lengths[1:][due] == H).all() and 0.25 <= whole[-1] / steps[-1] < 0.3
+
+
+def test_a_run_that_looks_for_its_length_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    settings = {"n_directions": "20", "n_top": "2", "probe_share": "0.3", "warmup": "1"}
+    command = ["train", "Swimmer-v3", "--algo", "ars", "--ranker", "critic", "--horizon", "64", "--quiet", "--resume"]
+    command += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+
+    def train(out: str, iterations: int) -> str:
+        assert main([*command, "--eval-every", "0", "--iterations", str(iterations), "--out", str(tmp_path / out)]) == 0
+        return json.loads((tmp_path / out / "result.json").read_text())["policy_sha256"]
+
+    assert train("halves", 6) != train("whole", 12) == train("halves", 12)
+    log = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert len({line["train_length"] for line in log}) > 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"probe_share": 1.0}, r"probe_share = 1.0: must be in \[0, 1\)"),
+        ({"probe_share": -0.1}, "must be in"),
+        ({"probe_share": 0.1, "train_horizon": 5}, "train_horizon = 5 sets the length .* give one of them"),
+    ],
+)
+def test_a_wrong_setting_is_named(given: dict[str, float], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Episodes(10, **given)
+
+
+# --- what a critic adds to episodes that were cut
+
+
+def trained(critic: Critic) -> Memory:
+    memory = critic.start(P, N_OBS, 0)
+    rng = np.random.default_rng(7)
+    memory |= {name: rng.normal(size=value.shape).astype(np.float32) for name, value in memory.items() if "q." in name}
+    return memory | {"unit": np.array(3.0)}
+
+
+def test_cut_episodes_are_credited_with_the_value_of_where_they_stood() -> None:
+    rewards = np.random.default_rng(8).normal(size=(6, 8))
+    rewards[3, 5:] = np.nan  # the task ended this one: nothing comes after
+    pairs, critic = pairs_of(rewards), Critic()
+    memory, c = trained(critic), candidates(length=8)
+    found = critic.finish(memory, c, pairs)
+    nets = {name.removeprefix("q."): value for name, value in memory.items() if name.startswith("q.")}
+    for i, trajectory in enumerate(pairs.rollouts.trajectories):
+        z = trajectory.last
+        x = np.concatenate([z, c.M @ z]).astype(np.float32)[None]
+        value = 0.0 if i == 3 else 3.0 * network.forward(nets, x)[2].mean()
+        assert (found.minus if i % 2 else found.plus)[i // 2] == pytest.approx(np.nansum(rewards[i]) + value, rel=1e-4)
+    assert abs(found.plus[0] - pairs.plus[0]) > 0.1
+
+
+def test_nothing_is_added_to_whole_episodes_before_the_critic_has_learned_or_where_it_should_not() -> None:
+    pairs, critic = pairs_of(np.ones((4, 8))), Critic()
+    memory = trained(critic)
+    assert critic.finish(memory, candidates(length=H), pairs) is pairs
+    assert critic.finish(memory | {"unit": np.array(0.0)}, candidates(length=8), pairs) is pairs
+    assert Critic(tails=False).finish(memory, candidates(length=8), pairs) is pairs
+
+
+def test_lengths_are_judged_by_what_the_strategy_would_see() -> None:
+    """A ranker whose credit for cut episodes is perfect makes the shortest of them as good as the whole."""
+    rewards = np.random.default_rng(2).normal(size=(64, H))
+    rewards[:, -1] *= 100
+    known = pairs_of(rewards)
+
+    class Oracle(Random):
+        def finish(self, memory: Memory, candidates: Candidates, pairs: Pairs) -> Pairs:
+            return replace(pairs, plus=known.plus, minus=known.minus)
+
+    assert chosen(after(rewards)) == H
+    assert chosen(after(rewards, Oracle())) == H >> horizon.HALVINGS
