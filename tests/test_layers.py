@@ -16,6 +16,7 @@ LAYERS = [  # a module may import from its own layer and from those before it
     {"rollouts"},
     {"candidates", "state"},
     {"rankers"},
+    {"horizon"},
     {"strategies"},
     {"tasks", "presets"},
     {"engines", "checkpoint"},

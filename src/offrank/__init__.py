@@ -1,7 +1,7 @@
 """offrank: evolution strategies that rank their candidates off-policy."""
 
 import offrank.headless  # noqa: F401 (before MuJoCo)
-from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, TRES, load
+from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, QARS, QES, QTRES, TRES, load
 from offrank.asktell import AskTell, EpisodeToRun
 from offrank.engines import Cluster, Gpu
 from offrank.errors import EngineError, EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
@@ -18,6 +18,9 @@ __all__ = [
     "OPARS",
     "OPES",
     "OPTRES",
+    "QARS",
+    "QES",
+    "QTRES",
     "TRES",
     "AskTell",
     "Cluster",

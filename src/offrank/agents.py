@@ -250,7 +250,25 @@ class OPES(Agent):
     algo = "op-es"
 
 
-AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (ARS, OPARS, TRES, OPTRES, ES, OPES)}
+class QARS(Agent):
+    """ARS whose candidates a learned Q function ranks, on training episodes only as long as they need to be."""
+
+    algo = "q-ars"
+
+
+class QTRES(Agent):
+    """TRES likewise."""
+
+    algo = "q-tres"
+
+
+class QES(Agent):
+    """ES likewise."""
+
+    algo = "q-es"
+
+
+AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, QES)}
 
 
 def load(

@@ -28,7 +28,7 @@ class Episodes:
     count_behaviour_states: bool = False  # behaviour rollouts enter the state statistics too
     train_horizon: int = 0  # steps after which training episodes are cut in the first iteration; 0: the horizon
     horizon_growth: float = 0.0  # steps by which that grows from one iteration to the next, up to the horizon
-    probe_share: float = 0.0  # share of the steps spent on whole episodes, to find how short the others may be; 0: none
+    probe_share: float = 0.0  # without a train_horizon: share of the steps spent on whole episodes to find one; 0: none
 
     def __post_init__(self) -> None:
         for name in ("train_horizon", "horizon_growth"):
@@ -36,18 +36,18 @@ class Episodes:
                 raise UsageError(f"{name} = {getattr(self, name)}: must not be negative")
         if not 0 <= self.probe_share < 1:
             raise UsageError(f"probe_share = {self.probe_share}: must be in [0, 1)")
-        if self.probe_share > 0 and self.train_horizon > 0:
-            raise UsageError(
-                f"train_horizon = {self.train_horizon} sets the length of training episodes, and "
-                f"probe_share = {self.probe_share:g} lets the run find it: give one of them"
-            )
         if self.horizon_growth > 0 and self.train_horizon == 0:
             raise UsageError(f"horizon_growth = {self.horizon_growth:g} needs a train_horizon to grow from")
 
     @property
     def cuts(self) -> bool:
         """Whether training episodes may be shorter than the horizon."""
-        return self.train_horizon > 0 or self.probe_share > 0
+        return self.train_horizon > 0 or self.probes
+
+    @property
+    def probes(self) -> bool:
+        """Whether the run finds by itself how long they should be."""
+        return self.probe_share > 0 and self.train_horizon == 0
 
     def length(self, iteration: int) -> int:
         """Steps after which an iteration's training episodes are cut, where the run does not find that itself."""

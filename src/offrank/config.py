@@ -12,12 +12,13 @@ from offrank.candidates import Episodes
 from offrank.engines import native_name, resolve_engine
 from offrank.engines.base import EnvInfo
 from offrank.errors import UsageError, did_you_mean
-from offrank.presets import GENERAL, lookup
+from offrank.presets import GENERAL, Value, lookup
 from offrank.rankers import RANKERS, Ranker
 from offrank.strategies import STRATEGIES, Strategy
 
 ALGORITHMS = {name: (name, "on-policy") for name in STRATEGIES}  # name: (strategy, ranker)
 ALGORITHMS |= {f"op-{name}": (name, "kernel") for name in STRATEGIES}
+ALGORITHMS |= {f"q-{name}": (name, "critic") for name in STRATEGIES}
 
 # what the papers call them, for whoever types the symbol
 SYMBOLS = {
@@ -67,7 +68,8 @@ def _settable(cls: type[Any]) -> dict[str, Any]:
 def resolve(
     task: str | None, algo: str = "op-ars", ranker: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Recipe:
-    """The recipe of an algorithm on a task: general defaults, then the task's preset, then what the user gave.
+    """The recipe of an algorithm on a task: general defaults, then the task's preset, then what suits the ranker, then
+    the task's preset for that very pair of strategy and ranker, then what the user gave.
 
     Args:
         task: the name of the task; None, or one without presets, gets the general defaults.
@@ -84,10 +86,11 @@ def resolve(
     if ranker not in RANKERS:
         raise UsageError(f"unknown ranker {ranker!r}: one of {', '.join(RANKERS)}{did_you_mean(ranker, RANKERS)}")
     overrides = dict(overrides or {})
-    parts: list[tuple[type[Any], tuple[str, ...]]] = [
-        (STRATEGIES[strategy_name], (strategy_name,)),
-        (RANKERS[ranker], (f"{strategy_name}.{ranker}", f"{strategy_name}.kernel")),
-        (Episodes, ("shared",)),
+    pair, suggests = f"{strategy_name}.{ranker}", RANKERS[ranker].suggests
+    parts: list[tuple[type[Any], str]] = [
+        (STRATEGIES[strategy_name], strategy_name),
+        (RANKERS[ranker], f"{strategy_name}.kernel"),
+        (Episodes, "shared"),
     ]
     known = {name: hint for cls, _ in parts for name, hint in _settable(cls).items()}
     for name in overrides:
@@ -96,16 +99,17 @@ def resolve(
 
     sources: dict[str, str] = {}
     built = []
-    for cls, sections in parts:
+    for cls, section in parts:
         values = {}
         for f in fields(cls):
             if f.name == "horizon":
                 continue
-            preset = lookup(task, f.name, *sections)
+            preset = lookup(task, f.name, pair)
+            if preset is None and f.name in suggests:
+                preset = Value(suggests[f.name], GENERAL)
+            preset = preset or lookup(task, f.name, section)
             if f.name in overrides:
                 values[f.name], sources[f.name] = overrides[f.name], GIVEN
-            elif cls is STRATEGIES[strategy_name] and f.name in RANKERS[ranker].suggests:
-                values[f.name], sources[f.name] = RANKERS[ranker].suggests[f.name], GENERAL
             elif preset is not None:
                 values[f.name], sources[f.name] = preset.value, preset.source
             else:

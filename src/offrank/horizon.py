@@ -20,28 +20,28 @@ from offrank.rankers.base import Ranker
 from offrank.rollouts import Episode, Rollouts, Trajectory
 from offrank.state import State
 
-HALVINGS = 4  # lengths looked at: the horizon, and so many halves of it
-DECAY = 0.8  # how much of the evidence is left a whole iteration later
-COUNT, XX, XY, YY, STEPS = range(5)
+HALVINGS, SHORTEST = 4, 20  # lengths looked at: the horizon, and so many halves of it, down to so many steps
+ENOUGH, MEMORY = 8, 32  # pairs without which nothing is concluded; pairs after which older ones are forgotten
+COUNT = 0  # of the sums: pairs, xx, xy, yy, steps
 
 
 def lengths(horizon: int) -> list[int]:
     """The lengths looked at, from the horizon down."""
-    return [max(horizon >> k, 1) for k in range(HALVINGS + 1)]
+    return [horizon, *(horizon >> k for k in range(1, HALVINGS + 1) if horizon >> k >= SHORTEST)]
 
 
-def no_evidence() -> Memory:
+def no_evidence(horizon: int) -> Memory:
     """What is known at the start: sums for every length, and the steps that whole pairs took, and all pairs."""
-    return {"evidence": np.zeros((HALVINGS + 1, 5)), "steps": np.zeros(2, dtype=np.int64)}
+    return {"evidence": np.zeros((len(lengths(horizon)), 5)), "steps": np.zeros(2, dtype=np.int64)}
 
 
 def length(state: State, episodes: Episodes) -> int:
     """Steps after which the next iteration's training episodes are cut."""
-    if episodes.probe_share == 0:
+    if not episodes.probes:
         return episodes.length(state.iteration)
-    known = state.horizon or no_evidence()
+    known = state.horizon or no_evidence(episodes.horizon)
     whole, steps = known["steps"].tolist()
-    if whole <= episodes.probe_share * steps:
+    if whole <= episodes.probe_share * steps or known["evidence"][0, COUNT] < ENOUGH:
         return episodes.horizon
     return lengths(episodes.horizon)[int(np.argmax(signal(known["evidence"])))]
 
@@ -63,12 +63,12 @@ def signal(evidence: FloatArray) -> FloatArray:
 def learn(state: State, ranker: Ranker, candidates: Candidates, pairs: Pairs) -> Memory:
     """What is known about lengths after an iteration's pairs, which say something if they were whole."""
     episodes = candidates.episodes
-    if episodes.probe_share == 0:
+    if not episodes.probes:
         return state.horizon
-    known, steps = state.horizon or no_evidence(), pairs.rollouts.steps
+    known, steps = state.horizon or no_evidence(episodes.horizon), pairs.rollouts.steps
     if candidates.length < episodes.horizon:
         return known | {"steps": known["steps"] + [0, steps]}
-    evidence = DECAY * known["evidence"]
+    evidence = max(1 - len(pairs.index) / MEMORY, 0.0) * known["evidence"]
     whole = pairs.plus - pairs.minus
     size = np.sqrt(np.mean(whole * whole))
     if size > 0.0:  # equal returns say nothing

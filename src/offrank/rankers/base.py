@@ -32,7 +32,7 @@ class Ranker:
     name: ClassVar[str]
     needs_continuous_actions: ClassVar[bool] = False
     needs_transitions: ClassVar[bool] = False  # whether `learn` reads the trajectories of the pairs
-    suggests: ClassVar[Mapping[str, Any]] = {}  # the strategy's settings that suit it better than the task's preset
+    suggests: ClassVar[Mapping[str, Any]] = {}  # settings of other parts that suit it better than the task's preset
 
     def start(self, p: int, n: int, seed: int) -> Memory:
         """What the ranker of (p, n) weights remembers before the first iteration."""

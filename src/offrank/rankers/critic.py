@@ -49,7 +49,7 @@ class Critic(Learned):
     needs_continuous_actions: ClassVar[bool] = True
     needs_transitions: ClassVar[bool] = True
 
-    suggests: ClassVar[Mapping[str, Any]] = {"n_directions": 4000}
+    suggests: ClassVar[Mapping[str, Any]] = {"n_directions": 4000, "probe_share": 0.15}
 
     warmup: int = 5  # iterations that the fallback ranks in any case
     explore: float = 0.0  # share of the directions run that is random

@@ -66,7 +66,7 @@ class Strategy:
             b=self.n_top,
             episodes=episodes,
             length=length,
-            keep=ranker.needs_transitions or (episodes.probe_share > 0 and length == episodes.horizon),
+            keep=ranker.needs_transitions or (episodes.probes and length == episodes.horizon),
         )
         # rank
         ranking = yield from ranker.rank(candidates, state.ranker)
