@@ -1,29 +1,76 @@
 """How soon is a pair's difference settled? Rank correlation of r+ - r- after h steps with that of the whole episode.
 
     python studies/settled.py Hopper-v3 zero tests/policies/Hopper-v3-half.offrank --out results/rankers/settled.json
+    python studies/settled.py Swimmer-v3 zero --critic 256 --out results/rankers/tails.json
 
 Pairs are those of ARS's preset around a saved policy, or around zero weights ("zero"). If the difference of a shorter
 episode has correlation rho(h) with the whole one's and takes s(h) steps on average, a step spent on it carries
-rho(h)^2 / s(h) of signal: that is printed too, as a multiple of the whole episode's. Several calls gather in one file.
+rho(h)^2 / s(h) of signal: that is printed too, as a multiple of the whole episode's. With --critic, a critic learns
+from so many other pairs, cut at 125 steps, and both are given as well with its value of where the shorter episodes
+stood. Several calls gather in one file.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
 
+from offrank import horizon
+from offrank.candidates import Candidates, Episodes, Pairs
 from offrank.checkpoint import read_json, write_json
 from offrank.config import resolve
-from offrank.engines import make_engine
-from offrank.noise import Directions, Role, episode_seeds
+from offrank.engines import Engine, make_engine
+from offrank.noise import Directions
 from offrank.normalizer import Whitening
-from offrank.rollouts import Request
+from offrank.rankers import Critic, Random
+from offrank.rankers.base import Ranker, Ranking
+from offrank.rankers.learned import along
 from offrank.saved import Saved
 
 LENGTHS = (31, 62, 125, 250, 500)
+LEARNED_FROM = 125  # steps of the episodes that a critic learns from
+OTHER_SEED = 5000
+
+
+def around(task: str, name: str, engine: Engine, seed: int, pairs: int, length: int) -> Candidates:
+    """Directions around a policy, drawn and scored as ARS's preset says."""
+    info, recipe = engine.info, resolve(task, "ars")
+    M, whitening = np.zeros((info.act_dim, info.obs_dim)), Whitening.identity(info.obs_dim)
+    if name != "zero":
+        policy = Saved.read(Path(name)).policy
+        M, whitening = policy.M, policy.whitening
+    directions = Directions(seed, 0, pairs, M.shape)
+    episodes = Episodes(info.horizon, **recipe.episodes)
+    return Candidates(M, whitening, directions, recipe.strategy.noise_std, pairs, episodes, length, keep=True)
+
+
+def run(candidates: Candidates, engine: Engine) -> Pairs:
+    asking = candidates.evaluate(np.arange(candidates.N))
+    rollouts = engine.run(next(asking))
+    try:
+        asking.send(rollouts)
+    except StopIteration as done:
+        pairs: Pairs = done.value
+    return pairs
+
+
+def measure(candidates: Candidates, pairs: Pairs, ranker: Ranker, memory: dict[str, Any]) -> dict[str, Any]:
+    """Correlation and signal of every length, as `ranker` completes the cut episodes."""
+    whole = pairs.plus - pairs.minus
+    rho, gain = {}, {}
+    for h in LENGTHS:
+        cut = horizon.cut(pairs, h, candidates.episodes.reward_shift)
+        seen = ranker.finish(memory, Candidates(**{**vars(candidates), "length": h}), cut)
+        rho[h] = float(spearmanr(seen.plus - seen.minus, whole).statistic)
+        gain[h] = max(rho[h], 0.0) ** 2 * pairs.rollouts.steps / cut.rollouts.steps
+    return {
+        "correlation": {str(h): round(value, 3) for h, value in rho.items()},
+        "signal_a_step": {str(h): round(value, 2) for h, value in gain.items()},
+    }
 
 
 def main() -> None:
@@ -32,52 +79,42 @@ def main() -> None:
     parser.add_argument("policies", nargs="+", help="files, or zero")
     parser.add_argument("--pairs", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1000)
+    parser.add_argument("--critic", type=int, default=0, metavar="PAIRS", help="that a critic learns from first")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    engine, recipe = make_engine(args.task, "auto"), resolve(args.task, "ars")
-    info = engine.info
-    index = np.arange(args.pairs)
-    seeds = [episode_seeds(args.seed, 0, role, index) for role in (Role.PLUS, Role.MINUS)]
+    engine = make_engine(args.task, "auto")
     rows = read_json(args.out)["rows"] if args.out.is_file() else []
     for name in args.policies:
-        M, whitening = np.zeros((info.act_dim, info.obs_dim)), Whitening.identity(info.obs_dim)
-        if name != "zero":
-            policy = Saved.read(Path(name)).policy
-            M, whitening = policy.M, policy.whitening
-        rollouts = engine.run(
-            Request(
-                base=M,
-                whitening=whitening,
-                seeds=np.stack(seeds, axis=1).ravel(),
-                roles=np.tile([Role.PLUS, Role.MINUS], args.pairs).astype(np.int64),
-                index=np.repeat(index, 2),
-                horizon=info.horizon,
-                scale=recipe.strategy.noise_std,
-                directions=Directions(args.seed, 0, args.pairs, M.shape),
-                keep=True,
+        candidates = around(args.task, name, engine, args.seed, args.pairs, engine.info.horizon)
+        pairs = run(candidates, engine)
+        row: dict[str, Any] = {"task": args.task, "policy": Path(name).stem, "pairs": args.pairs, "seed": args.seed}
+        row["mean_length"] = float(pairs.rollouts.lengths.mean())
+        row |= measure(candidates, pairs, Random(), {})
+        if args.critic:
+            critic, others = (
+                Critic(),
+                around(args.task, name, engine, args.seed + OTHER_SEED, args.critic, LEARNED_FROM),
             )
-        )
-        so_far = np.zeros((2 * args.pairs, info.horizon + 1))  # return of each episode after h steps
-        for total, trajectory in zip(so_far, rollouts.trajectories, strict=True):
-            paid = np.cumsum(trajectory.rewards - recipe.episodes["reward_shift"])
-            total[1 : len(paid) + 1], total[len(paid) + 1 :] = paid, paid[-1]
-        difference = so_far[0::2] - so_far[1::2]
-        rho = {h: float(spearmanr(difference[:, h], difference[:, -1]).statistic) for h in LENGTHS}
-        steps = {h: float(np.minimum(rollouts.lengths, h).mean()) for h in (*LENGTHS, info.horizon)}
-        gain = {h: max(rho[h], 0.0) ** 2 * steps[info.horizon] / steps[h] for h in LENGTHS}
-        rows.append(
-            {
-                "task": args.task,
-                "policy": Path(name).stem,
-                "pairs": args.pairs,
-                "seed": args.seed,
-                "mean_length": float(rollouts.lengths.mean()),
-                "correlation": {str(h): round(value, 3) for h, value in rho.items()},
-                "signal_a_step": {str(h): round(value, 2) for h, value in gain.items()},
+            memory = critic.start(engine.info.act_dim, engine.info.obs_dim, args.seed)
+            learned_from = run(others, engine)
+            memory = critic.learn(memory, others, Ranking(learned_from.index), learned_from)
+            predicted = along(candidates, critic.gradient(candidates, memory))
+            row["critic"] = {
+                "pairs": args.critic,
+                "steps": learned_from.rollouts.steps,
+                "prediction": round(float(spearmanr(predicted, pairs.plus - pairs.minus).statistic), 3),
+                **measure(candidates, pairs, critic, memory),
             }
-        )
-        cells = [f"{h}: {rho[h]:.2f} (x{gain[h]:.1f})" for h in LENGTHS]
-        print(f"{args.task} {Path(name).stem}, {rows[-1]['mean_length']:.0f} steps: " + ", ".join(cells), flush=True)
+        rows.append(row)
+        for label, found in (("", row), (" with the critic's value", row.get("critic"))):
+            if found:
+                cells = [
+                    f"{h}: {found['correlation'][str(h)]:.2f} (x{found['signal_a_step'][str(h)]:.1f})" for h in LENGTHS
+                ]
+                print(
+                    f"{args.task} {Path(name).stem}, {row['mean_length']:.0f} steps{label}: {', '.join(cells)}",
+                    flush=True,
+                )
     write_json(args.out, {"rows": rows})
 
 

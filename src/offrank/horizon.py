@@ -31,7 +31,7 @@ def lengths(horizon: int) -> list[int]:
 
 
 def no_evidence(horizon: int) -> Memory:
-    """What is known at the start: sums for every length, and the steps that whole pairs took, and all pairs."""
+    """What is known at the start: sums for every length, and the steps of the last whole pairs and of those since."""
     return {"evidence": np.zeros((len(lengths(horizon)), 5)), "steps": np.zeros(2, dtype=np.int64)}
 
 
@@ -40,8 +40,9 @@ def length(state: State, episodes: Episodes) -> int:
     if not episodes.probes:
         return episodes.length(state.iteration)
     known = state.horizon or no_evidence(episodes.horizon)
-    whole, steps = known["steps"].tolist()
-    if whole <= episodes.probe_share * steps or known["evidence"][0, COUNT] < ENOUGH:
+    whole, since = known["steps"].tolist()
+    due = episodes.probe_share * (whole + since) >= whole
+    if due or known["evidence"][0, COUNT] < ENOUGH:
         return episodes.horizon
     return lengths(episodes.horizon)[int(np.argmax(signal(known["evidence"])))]
 
@@ -78,7 +79,7 @@ def learn(state: State, ranker: Ranker, candidates: Candidates, pairs: Pairs) ->
             x, y = (seen.plus - seen.minus) / size, whole / size
             spent = len(x) * short.rollouts.lengths.mean()
             row += np.array([len(x), np.sum(x * x), np.sum(x * y), np.sum(y * y), spent])
-    return {"evidence": evidence, "steps": known["steps"] + steps}
+    return {"evidence": evidence, "steps": np.array([steps, 0])}
 
 
 def cut(pairs: Pairs, h: int, reward_shift: float) -> Pairs:
