@@ -81,10 +81,18 @@ def test_where_the_end_decides_episodes_stay_whole() -> None:
     assert chosen(after(rewards)) == H
 
 
+def test_of_two_lengths_that_carry_nearly_the_same_the_longer_is_taken() -> None:
+    evidence = np.tile([100.0, 1.0, 0.0, 1.0, 0.0], (4, 1))
+    evidence[:, 4] = 100 * np.array(horizon.lengths(H))
+    for square, expected in (([1, 1, 0.4, 0.3], 160), ([1, 0.5, 0.45, 0.2], 80), ([1, 0.2, 0.1, 0.3], 320)):
+        evidence[:, 2] = np.sqrt(square)
+        assert chosen({"evidence": evidence}) == expected
+
+
 def test_episodes_that_the_task_ends_early_make_no_length_cheaper_than_it_is() -> None:
     rate = np.random.default_rng(2).normal(size=(16, 1))
     rewards = np.repeat(rate, H, axis=1)
-    rewards[:, 80:] = np.nan  # all over after 80 steps: of the lengths from there on, each tells all and costs the same
+    rewards[:, 80:] = np.nan  # all over after 80 steps: each length from there on tells all, and costs the same
     found = dict(zip(horizon.lengths(H), horizon.signal(after(rewards)["evidence"]), strict=True))
     assert found[320] == found[160] == found[80] == pytest.approx(1 / 80)
     assert found[40] == pytest.approx(1 / 40)
@@ -101,7 +109,7 @@ def test_a_few_pairs_are_not_enough_to_cut_episodes() -> None:
 
 
 def test_short_tasks_have_fewer_lengths_to_choose_from() -> None:
-    assert horizon.lengths(1000) == [1000, 500, 250, 125, 62]
+    assert horizon.lengths(1000) == [1000, 500, 250, 125]
     assert horizon.lengths(50) == [50, 25] and horizon.lengths(5) == [5]
 
 

@@ -3,9 +3,10 @@
 What a pair's difference r+ - r- will be is often settled long before the episode ends. If the difference after h steps
 has correlation rho(h) with the whole episode's, and takes s(h) steps on average, then a step spent on episodes cut
 there carries a signal of rho(h)^2 / s(h). A run that looks for its length spends a share of its steps (`probe_share`)
-on iterations of whole episodes, measures rho and s in them for a few lengths, and cuts the others where the signal is
-largest. The correlations are of what the strategy would have seen: a ranker that credits cut episodes with the value of
-where they stood is asked to do so at every length.
+on iterations of whole episodes, measures rho and s in them for a few lengths, and cuts the others at the longest of
+those that carry nearly as much as the best: what is learned from shorter ones is bent towards how an episode begins.
+The correlations are of what the strategy would have seen: a ranker that credits cut episodes with the value of where
+they stood is asked to do so at every length.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from offrank.rankers.base import Ranker
 from offrank.rollouts import Episode, Rollouts, Trajectory
 from offrank.state import State
 
-HALVINGS, SHORTEST = 4, 20  # lengths looked at: the horizon, and so many halves of it, down to so many steps
+HALVINGS, SHORTEST = 3, 20  # lengths looked at: the horizon, and so many halves of it, down to so many steps
+NEARLY = 2 / 3  # of the largest signal: a longer length that carries this much is preferred
 ENOUGH, MEMORY = 8, 32  # pairs without which nothing is concluded; pairs after which older ones are forgotten
 COUNT = 0  # of the sums: pairs, xx, xy, yy, steps
 
@@ -44,11 +46,12 @@ def length(state: State, episodes: Episodes) -> int:
     due = episodes.probe_share * (whole + since) >= whole
     if due or known["evidence"][0, COUNT] < ENOUGH:
         return episodes.horizon
-    return lengths(episodes.horizon)[int(np.argmax(signal(known["evidence"])))]
+    carried = signal(known["evidence"])
+    return lengths(episodes.horizon)[int(np.argmax(carried >= NEARLY * carried.max()))]
 
 
 def signal(evidence: FloatArray) -> FloatArray:
-    """rho^2 / s of every length, (K,); of equal ones the first, the longest, is meant.
+    """rho^2 / s of every length, (K,).
 
     rho^2 is adjusted for the number of pairs it was measured on, as R^2 is: little evidence is none. And it is no more
     than that of any longer length: where a longer part of an episode tells little, a shorter one does so by chance.
