@@ -57,7 +57,7 @@ class Critic(Learned):
     networks: int = 2  # whose mean is the critic
     hidden: int = 64  # units in each of a network's two hidden layers
     n_steps: int = 5  # k, steps of real rewards before the network's own word is taken
-    discount: float = 0.99
+    discount: float = 0.995
     passes: float = 10.0  # how often a transition is learned from, on average, in the iteration that brought it
     critic_rate: float = 1e-3  # learning rate of the network
     replay: int = 160_000  # transitions remembered
