@@ -126,6 +126,21 @@ def test_an_on_policy_fallback_runs_only_so_many_of_the_candidates() -> None:
     assert [len(request) for request in tried.requests] == [14]
 
 
+def test_a_named_combination_brings_what_suits_it_and_gives_way() -> None:
+    usual, q = resolve("HalfCheetah-v3", "ars"), resolve("HalfCheetah-v3", "q-ars")
+    assert q.ranker.name == "critic" and q.episodes["probe_share"] == 0.15 and q.strategy.n_directions == 4000
+    assert (usual.strategy.n_top, q.strategy.n_top) == (4, 8)  # the preset of the pair, before the strategy's own
+    assert q.sources["n_top"].startswith("ours") and q.sources["step_size"] == usual.sources["step_size"]
+    assert resolve("HalfCheetah-v3", "ars", "critic").hyperparameters == q.hyperparameters
+    assert (
+        resolve("HalfCheetah-v3", "q-ars", "random").hyperparameters
+        == resolve("HalfCheetah-v3", "ars", "random").hyperparameters
+    )
+    assert resolve("Hopper-v3", "q-ars").strategy.n_top == resolve("Hopper-v3", "ars").strategy.n_top
+    given = resolve("HalfCheetah-v3", "q-ars", None, {"n_top": 2, "probe_share": 0})
+    assert given.strategy.n_top == 2 and given.episodes["probe_share"] == 0
+
+
 def test_candidates_of_learned_rankers_are_many_unless_given() -> None:
     for name, many in (("memory", 1000), ("critic", 4000)):
         assert resolve("HalfCheetah-v3", "ars", name).strategy.n_directions == many
