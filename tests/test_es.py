@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import rankdata
@@ -32,7 +34,7 @@ def test_steps_are_adam_on_the_antithetic_gradient() -> None:
     expected, m, v = theta.ravel().copy(), np.zeros(theta.size), np.zeros(theta.size)
     for t in range(1, 4):
         used = some_pairs(t)
-        here = type(c)(theta, c.whitening, c.directions, c.scale, c.b, c.episodes)
+        here = replace(c, M=theta)
         theta, memory, _ = strategy.update(here, used, memory)
         s = (rankdata(np.concatenate([used.plus, used.minus])) - 1) / (2 * B - 1) - 0.5
         eps = c.directions.take(used.index).reshape(B, -1)
