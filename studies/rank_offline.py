@@ -21,7 +21,7 @@ import numpy as np
 
 from offrank.arithmetic import one_blas_thread
 from offrank.arrays import FloatArray, Memory
-from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.candidates import Candidates, Episodes, Pairs, answered
 from offrank.checkpoint import write_json
 from offrank.config import convert, resolve
 from offrank.engines import make_engine
@@ -94,10 +94,7 @@ def record(task: str, b: int, iterations: int, seed: int) -> None:
     state = recipe.strategy.start(engine.info.act_dim, engine.info.obs_dim, seed, Recorder())
     for _ in range(iterations):
         iteration = recipe.strategy.iteration(state, Recorder(), Episodes(engine.info.horizon, **recipe.episodes))
-        try:
-            iteration.send(engine.run(next(iteration)))
-        except StopIteration as done:
-            state, _ = done.value
+        state, _ = answered(iteration, engine.run)
 
 
 def replay(spec: str, seed: int) -> dict[str, Any]:

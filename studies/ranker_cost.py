@@ -1,4 +1,5 @@
-"""What learned rankers cost: seconds of training iterations without evaluations, contestants alternating.
+"""What learned rankers cost: seconds of training iterations of whole episodes, without evaluations, contestants
+alternating, each with the settings that ARS has on the task.
 
 python studies/ranker_cost.py HalfCheetah-v3 --out results/rankers/cost-HalfCheetah-v3.json
 """
@@ -15,7 +16,8 @@ from offrank.checkpoint import write_json
 from offrank.runfolder import versions
 
 ITERATIONS = 4  # a round
-CONTESTANTS = {"random": {}, "memory": {"warmup": 0}, "critic": {"warmup": 0}}
+CONTESTANTS = {"random": {}, "memory": {"warmup": 0}, "critic": {"warmup": 0, "train_horizon": 0, "probe_share": 0}}
+SHARED = ("n_top", "step_size", "noise_std")  # whatever a preset of the ranker says
 
 
 def main() -> None:
@@ -24,7 +26,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    agents = {name: offrank.ARS(given.task, ranker=name, **settings) for name, settings in CONTESTANTS.items()}
+    usual = offrank.ARS(given.task).hyperparameters
+    shared = {name: usual[name] for name in SHARED} | {"horizon_growth": 0}
+    agents = {name: offrank.ARS(given.task, ranker=name, **shared, **own) for name, own in CONTESTANTS.items()}
     seconds: dict[str, list[float]] = {name: [] for name in agents}
     for number in range(given.rounds + 1):
         for name, agent in agents.items():

@@ -13,6 +13,7 @@ stood. Several calls gather in one file.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from offrank import horizon
-from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.candidates import Candidates, Episodes, Pairs, answered
 from offrank.checkpoint import read_json, write_json
 from offrank.config import resolve
 from offrank.engines import Engine, make_engine
@@ -49,13 +50,7 @@ def around(task: str, name: str, engine: Engine, seed: int, pairs: int, length: 
 
 
 def run(candidates: Candidates, engine: Engine) -> Pairs:
-    asking = candidates.evaluate(np.arange(candidates.N))
-    rollouts = engine.run(next(asking))
-    try:
-        asking.send(rollouts)
-    except StopIteration as done:
-        pairs: Pairs = done.value
-    return pairs
+    return answered(candidates.evaluate(np.arange(candidates.N)), engine.run)
 
 
 def measure(candidates: Candidates, pairs: Pairs, ranker: Ranker, memory: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +59,7 @@ def measure(candidates: Candidates, pairs: Pairs, ranker: Ranker, memory: dict[s
     rho, gain = {}, {}
     for h in LENGTHS:
         cut = horizon.cut(pairs, h, candidates.episodes.reward_shift)
-        seen = ranker.finish(memory, Candidates(**{**vars(candidates), "length": h}), cut)
+        seen = ranker.finish(memory, replace(candidates, length=h), cut)
         rho[h] = float(spearmanr(seen.plus - seen.minus, whole).statistic)
         gain[h] = max(rho[h], 0.0) ** 2 * pairs.rollouts.steps / cut.rollouts.steps
     return {
@@ -91,10 +86,8 @@ def main() -> None:
         row["mean_length"] = float(pairs.rollouts.lengths.mean())
         row |= measure(candidates, pairs, Random(), {})
         if args.critic:
-            critic, others = (
-                Critic(),
-                around(args.task, name, engine, args.seed + OTHER_SEED, args.critic, LEARNED_FROM),
-            )
+            critic = Critic()
+            others = around(args.task, name, engine, args.seed + OTHER_SEED, args.critic, LEARNED_FROM)
             memory = critic.start(engine.info.act_dim, engine.info.obs_dim, args.seed)
             learned_from = run(others, engine)
             memory = critic.learn(memory, others, Ranking(learned_from.index), learned_from)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from offrank.arrays import FloatArray
-from offrank.candidates import Episodes
+from offrank.candidates import Episodes, answered
 from offrank.engines.base import Engine, EnvInfo
 from offrank.errors import EpisodeError
 from offrank.noise import Directions, Role
@@ -86,17 +86,6 @@ def constant_reward(obs_dim: int) -> Simulate:
     return simulate
 
 
-def finish(generator: Generator[Request, Rollouts, Any], engine: Engine) -> Any:
-    """Run a generator of requests to its end on an engine."""
-    rollouts = None
-    while True:
-        try:
-            request = next(generator) if rollouts is None else generator.send(rollouts)
-        except StopIteration as done:
-            return done.value
-        rollouts = engine.run(request)
-
-
 def iterate(
     strategy: Strategy, ranker: Ranker, engine: Engine, iterations: int, seed: int = 0, episodes: Episodes | None = None
 ) -> tuple[State, list[dict[str, Any]]]:
@@ -106,7 +95,7 @@ def iterate(
     state = strategy.start(info.act_dim, info.obs_dim, seed, ranker)
     log = []
     for _ in range(iterations):
-        state, metrics = finish(strategy.iteration(state, ranker, episodes), engine)
+        state, metrics = answered(strategy.iteration(state, ranker, episodes), engine.run)
         log.append(metrics)
     return state, log
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers import FunctionEngine, finish, iterate, linear_system
+from helpers import FunctionEngine, iterate, linear_system
 from offrank.arrays import FloatArray, Memory
-from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.candidates import Candidates, Episodes, Pairs, answered
 from offrank.config import resolve
 from offrank.errors import UsageError
 from offrank.noise import Directions
@@ -96,7 +96,7 @@ def test_one_enormous_difference_does_not_outlast_the_evidence_after_it() -> Non
 
 def test_a_trusted_ranker_takes_the_directions_furthest_along_its_gradient() -> None:
     c = candidates()
-    ranking = finish(Known(explore=0.0, warmup=0).rank(c, Known().start(P, N_OBS, 0)), engine())
+    ranking = answered(Known(explore=0.0, warmup=0).rank(c, Known().start(P, N_OBS, 0)), engine().run)
     first = c.directions.take(np.arange(c.N))[:, 0, 0]
     np.testing.assert_allclose(ranking.predicted, first)
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(-np.abs(first))[:4]))
@@ -110,8 +110,8 @@ def test_a_ranker_that_mispredicts_stands_back_and_is_still_judged(fallback: str
     wrong = np.zeros((P, N_OBS))
     wrong[0, 0] = -1.0
     c = candidates()
-    memory = ranker.learn(memory, c, finish(ranker.rank(c, memory), tried), outcome(c, wrong))
-    ranking = finish(ranker.rank(c, memory), tried)
+    memory = ranker.learn(memory, c, answered(ranker.rank(c, memory), tried.run), outcome(c, wrong))
+    ranking = answered(ranker.rank(c, memory), tried.run)
     assert ranking.metrics["ranker_trust"] == pytest.approx(-1.0) and not ranking.metrics["ranker_learned"]
     assert len(tried.requests) == requests
     memory = {"trust": trust.no_evidence()}
@@ -122,7 +122,7 @@ def test_a_ranker_that_mispredicts_stands_back_and_is_still_judged(fallback: str
 
 def test_an_on_policy_fallback_runs_only_so_many_of_the_candidates() -> None:
     ranker, tried = Known(fallback="on-policy", fallback_directions=7), engine()
-    finish(ranker.rank(candidates(), ranker.start(P, N_OBS, 0)), tried)
+    answered(ranker.rank(candidates(), ranker.start(P, N_OBS, 0)), tried.run)
     assert [len(request) for request in tried.requests] == [14]
 
 

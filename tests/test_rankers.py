@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import FunctionEngine, finish, iterate, linear_system
+from helpers import FunctionEngine, iterate, linear_system
 from offrank.arrays import FloatArray
-from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.candidates import Candidates, Episodes, Pairs, answered
 from offrank.noise import Directions
 from offrank.normalizer import Whitening
 from offrank.rankers import (
@@ -63,7 +63,7 @@ def plain_kernel_scores(c: Candidates, behaviour: Rollouts, h: float, shift: flo
 @pytest.mark.parametrize("h", [0.1, 1.0])
 def test_kernel_scores_equal_the_papers_formula(engine: FunctionEngine, h: float, shift: float) -> None:
     c = candidates(shift=shift)
-    ranking = finish(Kernel(n_behaviour=2, bandwidth=h).rank(c, {}), engine)
+    ranking = answered(Kernel(n_behaviour=2, bandwidth=h).rank(c, {}), engine.run)
     plain = plain_kernel_scores(c, ranking.behaviour, h, shift)
     np.testing.assert_allclose(ranking.scores, plain, rtol=1e-11)
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(-plain, kind="stable")[: c.b]))
@@ -71,18 +71,18 @@ def test_kernel_scores_equal_the_papers_formula(engine: FunctionEngine, h: float
 
 def test_relative_bandwidth_orders_alike_whatever_the_scale_of_the_noise(engine: FunctionEngine) -> None:
     c = candidates()
-    behaviour = finish(c.behave(2), engine)
+    behaviour = answered(c.behave(2), engine.run)
     z = normalised_states(c, behaviour)
     changes = np.concatenate(list(action_changes(c, z)))[:16]
     assert median_change(c, z) == pytest.approx(np.sqrt(np.median(changes)))
     ranker = Kernel(n_behaviour=2, bandwidth=0.5, relative_bandwidth=True)
-    wide, narrow = (finish(ranker.rank(replace(c, scale=scale), {}), engine) for scale in (0.3, 0.003))
+    wide, narrow = (answered(ranker.rank(replace(c, scale=scale), {}), engine.run) for scale in (0.3, 0.003))
     np.testing.assert_allclose(wide.scores, narrow.scores, rtol=1e-9)
     assert wide.metrics["h"] == pytest.approx(100 * narrow.metrics["h"])
 
 
 def test_q_is_centred_over_all_rollouts_and_stops_at_each_ones_end(engine: FunctionEngine) -> None:
-    behaviour = finish(candidates().behave(3), engine)
+    behaviour = answered(candidates().behave(3), engine.run)
     Q = rewards_to_come(behaviour, 0.7)
     first_of_each = Q[[0, 10, 20]]
     np.testing.assert_allclose(first_of_each.sum(), 0.0, atol=1e-9)  # all (r - eta) add up to nothing
@@ -91,7 +91,7 @@ def test_q_is_centred_over_all_rollouts_and_stops_at_each_ones_end(engine: Funct
 
 
 def test_kernel_logs_mean_q_and_the_share_of_negative_q(engine: FunctionEngine) -> None:
-    ranking = finish(Kernel(n_behaviour=2).rank(candidates(), {}), engine)
+    ranking = answered(Kernel(n_behaviour=2).rank(candidates(), {}), engine.run)
     Q = rewards_to_come(ranking.behaviour, 0.0)
     assert ranking.metrics["q_mean"] == pytest.approx(Q.mean())
     assert ranking.metrics["q_negative"] == pytest.approx((Q < 0).mean())
@@ -102,7 +102,7 @@ def test_change_controls_order_by_mean_squared_action_change(
     engine: FunctionEngine, ranker: SmallestChange, order: int
 ) -> None:
     c = candidates()
-    ranking = finish(ranker.rank(c, {}), engine)
+    ranking = answered(ranker.rank(c, {}), engine.run)
     z = np.concatenate([c.whitening(t.observations) for t in ranking.behaviour.trajectories])
     changes = [np.mean(np.sum((c.scale * z @ delta.T) ** 2, axis=1)) for delta in c.directions.take(np.arange(c.N))]
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(order * np.array(changes))[: c.b]))
@@ -116,7 +116,7 @@ def test_signed_change_follows_the_sign_of_mean_q(shape: tuple[float, float], tw
         return Trajectory(np.random.default_rng(seed).normal(size=(2, N_OBS)), np.array(shape), False)
 
     engine = FunctionEngine(simulate, N_OBS, N_ACT)
-    signed, plain = (finish(ranker.rank(candidates(), {}), engine) for ranker in (SignedChange(2), twin(2)))
+    signed, plain = (answered(ranker.rank(candidates(), {}), engine.run) for ranker in (SignedChange(2), twin(2)))
     assert np.array_equal(signed.scores, plain.scores)
 
 
@@ -126,7 +126,7 @@ def test_equal_scores_go_to_the_lowest_index() -> None:
 
 
 def test_underflow_of_every_exponential_goes_to_the_lowest_index(engine: FunctionEngine) -> None:
-    ranking = finish(Kernel(bandwidth=1e-9).rank(candidates(), {}), engine)
+    ranking = answered(Kernel(bandwidth=1e-9).rank(candidates(), {}), engine.run)
     assert np.array_equal(ranking.scores, np.zeros(40))
     assert np.array_equal(ranking.chosen, np.arange(4))
 
@@ -147,7 +147,7 @@ def test_top_takes_exactly_b_and_none_better_is_left(scores: list[float], data: 
 
 def test_on_policy_keeps_the_pairs_whose_better_sign_did_best(engine: FunctionEngine) -> None:
     c = candidates(N=6, b=2)
-    ranking = finish(OnPolicy().rank(c, {}), engine)
+    ranking = answered(OnPolicy().rank(c, {}), engine.run)
     assert len(engine.requests) == 1 and len(engine.requests[0]) == 12
     best = np.maximum(ranking.pairs.plus, ranking.pairs.minus)
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(-best)[:2]))
@@ -163,7 +163,7 @@ def test_random_equals_on_policy_with_as_many_directions_to_the_last_bit(engine:
 @pytest.mark.parametrize("name", RANKERS)
 def test_with_n_equal_b_every_ranker_takes_all(engine: FunctionEngine, name: str) -> None:
     ranker = RANKERS[name]()
-    ranking = finish(ranker.rank(candidates(N=4, b=4), ranker.start(N_ACT, N_OBS, 0)), engine)
+    ranking = answered(ranker.rank(candidates(N=4, b=4), ranker.start(N_ACT, N_OBS, 0)), engine.run)
     assert np.array_equal(ranking.chosen, np.arange(4))
 
 
@@ -224,7 +224,7 @@ def test_ranking_asks_only_through_what_it_yields(engine: FunctionEngine) -> Non
     """Rankers are frozen and their memory explicit: ranking twice from the same state gives the same."""
     ranker = Adaptive()
     c = candidates()
-    first, second = (finish(ranker.rank(c, ranker.start(N_ACT, N_OBS, 0)), engine) for _ in range(2))
+    first, second = (answered(ranker.rank(c, ranker.start(N_ACT, N_OBS, 0)), engine.run) for _ in range(2))
     assert np.array_equal(first.scores, second.scores)
     with pytest.raises(AttributeError):
         ranker.patience = 3  # type: ignore[misc]

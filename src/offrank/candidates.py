@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,6 +16,18 @@ from offrank.rollouts import Request, Rollouts
 
 T = TypeVar("T")
 Asking = Generator[Request, Rollouts, T]  # yields requests for episodes, is sent their outcome, returns a T
+
+
+def answered(asking: Asking[T], run: Callable[[Request], Rollouts]) -> T:
+    """What comes of it when every request is run at once."""
+    rollouts: Rollouts | None = None
+    while True:
+        try:
+            request = next(asking) if rollouts is None else asking.send(rollouts)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        rollouts = run(request)
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,12 @@ class Pairs:
     minus: FloatArray  # (m,) return of M - scale * delta
     rollouts: Rollouts  # 2m episodes: plus and minus of a direction side by side
 
+    @staticmethod
+    def of(index: IntArray, rollouts: Rollouts, reward_shift: float) -> Pairs:
+        """The pairs that these episodes were."""
+        returns = rollouts.totals - reward_shift * rollouts.lengths
+        return Pairs(index, returns[0::2], returns[1::2], rollouts)
+
     @property
     def best(self) -> FloatArray:
         return np.maximum(self.plus, self.minus)
@@ -109,8 +127,7 @@ class Candidates:
             directions=self.directions,
             keep=self.keep,
         )
-        returns = rollouts.totals - self.episodes.reward_shift * rollouts.lengths
-        return Pairs(chosen, returns[0::2], returns[1::2], rollouts)
+        return Pairs.of(chosen, rollouts, self.episodes.reward_shift)
 
     def behave(self, count: int) -> Asking[Rollouts]:
         """Run the unperturbed policy `count` times, keeping the transitions."""

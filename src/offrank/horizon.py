@@ -88,8 +88,7 @@ def learn(state: State, ranker: Ranker, candidates: Candidates, pairs: Pairs) ->
 def cut(pairs: Pairs, h: int, reward_shift: float) -> Pairs:
     """The pairs as they were after h steps; their transitions must have been kept."""
     rollouts = Rollouts.of([Episode.of(_cut(t, h), keep=True) for t in pairs.rollouts.trajectories])
-    returns = rollouts.totals - reward_shift * rollouts.lengths
-    return Pairs(pairs.index, returns[0::2], returns[1::2], rollouts)
+    return Pairs.of(pairs.index, rollouts, reward_shift)
 
 
 def _cut(trajectory: Trajectory, h: int) -> Trajectory:

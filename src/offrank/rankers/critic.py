@@ -77,7 +77,6 @@ class Critic(Learned):
     def start(self, p: int, n: int, seed: int) -> Memory:
         memory = super().start(p, n, seed) | _named("replay.", replay.empty(p, n))
         memory["fresh"] = np.zeros((), dtype=np.int64)  # rows of the last iteration
-        memory["unit"] = np.zeros(())  # of reward in a unit of value, when the networks last learned; 0: not yet
         return memory | self._fresh_networks(p, n, seed, iteration=0)
 
     def gradient(self, candidates: Candidates, memory: Memory) -> FloatArray:
@@ -142,8 +141,8 @@ class Critic(Learned):
             network.follow(slow, q, SLOW)
         if not all(np.isfinite(value).all() for value in q.values()):  # a critic that diverged begins anew
             p, n = candidates.M.shape
-            return self._fresh_networks(p, n, seed, iteration + 1) | {"unit": np.zeros(())}
-        return _networks(q, slow, first, second, step) | {"unit": np.array(unit)}
+            return self._fresh_networks(p, n, seed, iteration + 1)
+        return _networks(q, slow, first, second, step, unit)
 
     def _in_units(self, memory: Memory) -> tuple[NDArray[Any], float]:
         """What the k steps of every row gained, in units that keep values of order one.
@@ -161,14 +160,15 @@ class Critic(Learned):
 
     def _fresh_networks(self, p: int, n: int, seed: int, iteration: int) -> Memory:
         q = network.draw(Generator(philox(seed, Purpose.CRITIC, iteration)), self.networks, n + p, self.hidden)
-        return _networks(q, q, network.zeros_like(q), network.zeros_like(q), 0)
+        return _networks(q, q, network.zeros_like(q), network.zeros_like(q), 0, 0.0)
 
 
 _NETWORKS = ("q", "slow", "first", "second")  # the networks, their slow copies, Adam's two moments
 
 
-def _networks(q: Memory, slow: Memory, first: Memory, second: Memory, step: int) -> Memory:
-    out: Memory = {"step": np.array(step, dtype=np.int64)}
+def _networks(q: Memory, slow: Memory, first: Memory, second: Memory, step: int, unit: float) -> Memory:
+    """As the memory holds them. `unit`: reward in a unit of their value; 0: they have not learned yet."""
+    out: Memory = {"step": np.array(step, dtype=np.int64), "unit": np.array(unit)}
     for which, arrays in zip(_NETWORKS, (q, slow, first, second), strict=True):
         out |= _named(f"{which}.", arrays)
     return out

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from offrank.arrays import FloatArray, Metrics, part
-from offrank.candidates import Candidates, Episodes
+from offrank.candidates import Candidates, Episodes, answered
 from offrank.checkpoint import load_arrays, save_arrays
 from offrank.config import RunConfig, resolve
 from offrank.engines.base import Engine
 from offrank.errors import UsageError, did_you_mean
 from offrank.noise import Directions, Role, episode_seeds
-from offrank.rankers import RANKERS, Ranker, Ranking
+from offrank.rankers import RANKERS, Ranker
 from offrank.rankers.interleaved import Mixed
 from offrank.rankers.on_policy import OnPolicy
-from offrank.rollouts import Request, Rollouts
+from offrank.rollouts import Request
 from offrank.studies.checkpoints import Checkpoint
 
 KIND = "rank-quality"
@@ -111,7 +111,7 @@ def gather(
     scores, metrics = {}, {}
     for ranker in rankers:
         memory = state.ranker if ranker.name == checkpoint.config.ranker else ranker.start(p, n, state.seed)
-        ranking = _rank(ranker, candidates, memory, engine)
+        ranking = answered(ranker.rank(candidates, memory), engine.run)
         # who gives no scores takes the candidates in their order
         ordered = -np.arange(candidates.N, dtype=np.float64) if ranking.scores is None else ranking.scores
         scores[ranker.name], metrics[ranker.name] = ordered[own:], ranking.metrics
@@ -120,18 +120,6 @@ def gather(
         rounds.append(_run_once(candidates, own, episode, engine))
         tick()
     return Evidence(scores, np.stack(rounds, axis=2), b, metrics)
-
-
-def _rank(ranker: Ranker, candidates: Candidates, memory: dict[str, Any], engine: Engine) -> Ranking:
-    asking = ranker.rank(candidates, memory)
-    rollouts: Rollouts | None = None
-    while True:
-        try:
-            request = next(asking) if rollouts is None else asking.send(rollouts)
-        except StopIteration as done:
-            ranking: Ranking = done.value
-            return ranking
-        rollouts = engine.run(request)
 
 
 def _run_once(candidates: Candidates, own: int, episode: int, engine: Engine) -> FloatArray:
