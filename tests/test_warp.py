@@ -27,7 +27,11 @@ from offrank.tasks import TASKS
 
 pytest.importorskip("mujoco_warp", reason="pip install 'offrank[gpu]'")
 
+import warp as wp
+
+from offrank.engines.mjwarp import aligned_mjwarp, device_model
 from offrank.engines.warp import Demand, WarpEngine
+from offrank.engines.warp_substep import substep
 
 POLICIES = Path(__file__).parent / "policies"
 SMALL = (
@@ -89,6 +93,29 @@ def test_falls_come_at_the_same_step_as_on_the_cpu(engine: WarpEngine) -> None:
     mine, other = engine.run(request), cpu(engine).run(request)
     assert (other.lengths < request.horizon).mean() > 0.3
     assert np.mean(np.abs(mine.lengths - other.lengths) <= 1) > 0.9
+
+
+def test_a_branched_substep_computes_what_mujoco_warp_does_in_order(engine: WarpEngine) -> None:
+    mjw, model = aligned_mjwarp(), device_model(engine.task)
+    draws, count = np.random.default_rng(0), size(engine, 2, 64)
+    state = {
+        "qpos": model.qpos0 + draws.uniform(-0.2, 0.2, (count, model.nq)),
+        "qvel": draws.normal(0, 1, (count, model.nv)),
+        "ctrl": draws.uniform(-1, 1, (count, model.nu)),
+    }
+    found = []
+    with wp.ScopedDevice(engine._worlds.device):
+        m = mjw.put_model(model)
+        m.opt.deterministic = True
+        for step in (mjw.step, substep):
+            d = mjw.make_data(model, nworld=count)
+            for name, values in state.items():
+                getattr(d, name).assign(values.astype(np.float32))
+            for _ in range(5):
+                step(m, d)
+            found.append(np.hstack([d.qpos.numpy(), d.qvel.numpy(), d.qacc.numpy()]))
+    assert np.abs(found[0][:, -model.nv :]).max() > 10  # it moves, and is pushed
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("policy", ["random", "half", "trained"])

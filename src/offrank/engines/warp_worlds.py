@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from offrank.engines.mjwarp import aligned_mjwarp, device_model
 from offrank.engines.warp_kernels import FIELDS, act, judge, observe, scatter, scatter_ints, see
+from offrank.engines.warp_substep import substep
 from offrank.engines.warp_whitenings import Whitenings
 from offrank.errors import EngineError
 from offrank.normalizer import Whitening
@@ -50,13 +51,15 @@ class Worlds:
     def _allocate(self, deterministic: bool) -> None:
         task, W, R = self.task, self.count, self.rows
         n, p = task.obs_dim, task.act_dim
-        self.mjw = aligned_mjwarp()
+        mjw = aligned_mjwarp()
         model = device_model(task)
-        self.model = self.mjw.put_model(model)
-        self.model.ncam = self.model.nlight = 0  # nobody looks: two kernels less a substep
+        self.model = mjw.put_model(model)
+        self.model.opt.run_qacc_smooth = (
+            False  # the solver starts from the last step's accelerations and needs no others
+        )
         self.model.opt.warn_overflow = False
         self.model.opt.deterministic = deterministic
-        self.data = self.mjw.make_data(model, nworld=W)
+        self.data = mjw.make_data(model, nworld=W)
 
         def ints(size: int, value: int = 0) -> Any:
             return wp.full(size, value, dtype=int)
@@ -240,7 +243,7 @@ class Worlds:
     def _control_step(self) -> None:
         self._act()
         for _ in range(self.task.frame_skip):
-            self.mjw.step(self.model, self.data)
+            substep(self.model, self.data)
         self._look()
 
     def _act(self) -> None:
