@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -55,8 +57,15 @@ def score(run: Run) -> float:
     return (area + level * (budget - before)) / budget
 
 
-def try_out(task: str, engine: Engine, trials: list[dict[str, Any]], seeds: list[int], steps: int) -> list[list[float]]:
-    """Scores of every seed of every trial. A trial that breaks scores 0."""
+class TimeUp(OffrankError):
+    """The minutes of a batch are over."""
+
+
+def try_out(
+    task: str, engine: Engine, trials: list[dict[str, Any]], seeds: list[int], steps: int, minutes: float
+) -> list[list[float]]:
+    """Scores of every seed of every trial. A run that breaks scores 0; one that is not done when the time is up scores as
+    if its last return stayed."""
     runs = []
     for given in trials:
         recipe = resolve(task, "tres", "random", given)
@@ -67,10 +76,20 @@ def try_out(task: str, engine: Engine, trials: list[dict[str, Any]], seeds: list
                 for s in seeds
             ]
         )
+    end = time.monotonic() + 60 * minutes
+
+    def tick() -> None:
+        if time.monotonic() > end:
+            raise TimeUp
+
     try:
-        drive([run for group in runs for run in group], engine)
+        drive([run for group in runs for run in group], engine, tick)
     except Interrupted:
         raise
+    except TimeUp:
+        left = [f"{run.state.steps:,}" for group in runs for run in group if not run.stop_reason]
+        print(f"time is up: {len(left)} runs stand at {', '.join(left)} steps")
+        return [[score(run) for run in group] for group in runs]
     except OffrankError as error:  # some broke, the others went on to their end
         print(f"broke: {error}")
     return [[score(run) if run.stop_reason else 0.0 for run in group] for group in runs]
@@ -85,6 +104,9 @@ def main() -> None:
     parser.add_argument("--engine", default="auto", help="warp for a GPU")
     parser.add_argument("--worlds", type=int, default=Gpu.worlds, help="of the warp engine")
     parser.add_argument("--at-once", type=int, default=4, help="trials asked for together")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="a batch may take; its runs count as they stand"
+    )
     parser.add_argument("--folder", type=Path, default=Path("results/tuning"), help="of the journals")
     parser.add_argument("--show", action="store_true", help="print the best trials and stop")
     args = parser.parse_args()
@@ -111,7 +133,7 @@ def main() -> None:
             batch = [study.ask() for _ in range(min(args.at_once, args.trials - done))]
             given = [suggest(trial) for trial in batch]
             for trial, values, found in zip(
-                batch, given, try_out(args.task, engine, given, seeds, args.steps), strict=True
+                batch, given, try_out(args.task, engine, given, seeds, args.steps, args.minutes), strict=True
             ):
                 trial.set_user_attr("hyperparameters", values)
                 trial.set_user_attr("scores", dict(zip(map(str, seeds), found, strict=True)))

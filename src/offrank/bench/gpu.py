@@ -23,24 +23,25 @@ WARM_UP, STEPS = 30, 100  # control steps before a measurement, and in it
 
 
 def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
-    """Milliseconds of a control step and of what is around the physics in it, with a random policy a world."""
+    """Milliseconds of a control step with a random policy a world, of one with all robots at rest, and of what is around
+    the physics in either."""
     import warp as wp
 
     from offrank.engines.warp_worlds import Worlds
 
     task, device = TASKS[name], choose_device(gpu.device)
-    worlds, idle = (Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic) for _ in range(2))
-    episodes = _episodes(task, gpu.worlds)
-    times: dict[str, list[float]] = {"control step": [], "around physics": []}
+    # a robot at rest costs the solver one iteration a substep; a batch of moving ones as many as the hardest of them
+    scales = {"control step": 0.1, "at rest": 0.0, "around physics": 0.1}
+    worlds = {part: Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic) for part in scales}
+    episodes = {scale: _episodes(task, gpu.worlds, scale) for scale in set(scales.values())}
+    times: dict[str, list[float]] = {part: [] for part in scales}
     for round in range(rounds + 1):
-        for some in (worlds, idle):
+        contestants: dict[str, Callable[[], None]] = {}
+        for part, some in worlds.items():
             some.clear()
-            some.load(*episodes)
+            some.load(*episodes[scales[part]])
             some.advance(WARM_UP)  # out of the start state, and into contact
-        contestants: dict[str, Callable[[], None]] = {
-            "control step": partial(worlds.advance, STEPS),
-            "around physics": _around(idle),
-        }
+            contestants[part] = _around(some) if part == "around physics" else partial(some.advance, STEPS)
         for part, take_steps in contestants.items():
             wp.synchronize_device(device)
             begin = time.perf_counter()
@@ -59,7 +60,7 @@ def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
     }
 
 
-def _episodes(task: Task, worlds: int) -> tuple[Any, ...]:
+def _episodes(task: Task, worlds: int, scale: float) -> tuple[Any, ...]:
     """Enough episodes for every world to be at work in every step, as `Worlds.load` takes them."""
     count, shape = ROWS * worlds, (task.act_dim, task.obs_dim)
     request = Request(
@@ -69,7 +70,7 @@ def _episodes(task: Task, worlds: int) -> tuple[Any, ...]:
         roles=np.full(count, Role.PLUS, dtype=np.int64),
         index=np.arange(count),
         horizon=task.horizon,
-        scale=0.1,  # enough to make every robot move, as in training: one at rest costs the solver a single iteration
+        scale=scale,
         directions=Directions(0, 0, count, shape),
     )
     horizons, keep = np.full(count, task.horizon), np.zeros(count, dtype=bool)

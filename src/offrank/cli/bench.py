@@ -165,7 +165,15 @@ def _gpu(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         for worlds in args.worlds:
             _say(f"{task}, {worlds} worlds")
             rows.append(control_step(task, Gpu(worlds, args.device, args.deterministic), args.rounds))
-    head = ["task", "worlds", "ms a control step", "ms of it around physics", "share around physics", "steps a second"]
+    head = [
+        "task",
+        "worlds",
+        "ms a control step",
+        "at rest",
+        "around physics",
+        "share around physics",
+        "steps a second",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
         cells = [
