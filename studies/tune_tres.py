@@ -64,8 +64,8 @@ class TimeUp(OffrankError):
 def try_out(
     task: str, engine: Engine, trials: list[dict[str, Any]], seeds: list[int], steps: int, minutes: float
 ) -> list[list[float]]:
-    """Scores of every seed of every trial. A run that breaks scores 0; one that is not done when the time is up scores as
-    if its last return stayed."""
+    """Scores of every seed of every trial. A run that breaks scores 0; one that is not done when the time is up
+    scores as if its last return stayed."""
     runs = []
     for given in trials:
         recipe = resolve(task, "tres", "random", given)

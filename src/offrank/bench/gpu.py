@@ -23,8 +23,8 @@ WARM_UP, STEPS = 30, 100  # control steps before a measurement, and in it
 
 
 def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
-    """Milliseconds of a control step with a random policy a world, of one with all robots at rest, and of what is around
-    the physics in either."""
+    """Milliseconds of a control step with a random policy a world, of one with all robots at rest, and of what is
+    around the physics in either."""
     import warp as wp
 
     from offrank.engines.warp_worlds import Worlds
