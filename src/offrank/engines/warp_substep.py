@@ -13,7 +13,7 @@ import warp as wp
 from mujoco_warp._src import collision_driver, constraint, forward, passive, smooth, solver
 
 CONTACTS, INERTIA, FORCES = range(3)
-_streams: dict[Any, list[Any]] = {}
+_streams: dict[tuple[str, int], Any] = {}  # by device and branch
 
 
 class Branch:
@@ -22,28 +22,27 @@ class Branch:
 
     def __init__(self, which: int):
         device = wp.get_device()
-        self._stream = None
+        self._scope: Any = None
         if device.is_cuda:
-            streams = _streams.setdefault(device, [])
-            while len(streams) <= which:
-                streams.append(wp.Stream(device))
-            self._stream = streams[which]
+            if (device.alias, which) not in _streams:
+                _streams[device.alias, which] = wp.Stream(device)
+            self._stream, self._main = _streams[device.alias, which], wp.get_stream()
+            self._scope = wp.ScopedStream(self._stream, sync_enter=False)
 
     def __enter__(self) -> Branch:
-        if self._stream is not None:
-            self._main = wp.get_stream()
+        if self._scope:
             self._stream.wait_event(self._main.record_event())
-            wp.set_stream(self._stream)
+            self._scope.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._stream is not None:
+        if self._scope:
             self._done = self._stream.record_event()
-            wp.set_stream(self._main)
+            self._scope.__exit__(*error)
 
     def join(self) -> None:
         """Let what is launched from here on come after this branch."""
-        if self._stream is not None:
+        if self._scope:
             self._main.wait_event(self._done)
 
 
