@@ -114,8 +114,11 @@ def test_a_branched_substep_computes_what_mujoco_warp_does_in_order(engine: Warp
             for _ in range(5):
                 step(m, d)
             found.append(np.hstack([d.qpos.numpy(), d.qvel.numpy(), d.qacc.numpy()]))
-    assert np.abs(found[0][:, -model.nv :]).max() > 10  # it moves, and is pushed
-    np.testing.assert_array_equal(*found)
+    accelerations = np.abs(found[0][:, -model.nv :]).max()
+    assert accelerations > 10  # it moves, and is pushed
+    # on a GPU the contacts come in any order, deterministic mode or not, and sums over them differ in the last digits
+    tolerance = 1e-5 * accelerations if engine._worlds.device.is_cuda else 0.0
+    np.testing.assert_allclose(*found, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("policy", ["random", "half", "trained"])

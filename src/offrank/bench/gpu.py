@@ -33,7 +33,7 @@ def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
     # a robot at rest costs the solver one iteration a substep; a batch of moving ones as many as the hardest of them
     scales = {"control step": 0.1, "at rest": 0.0, "around physics": 0.1}
     worlds = {part: Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic) for part in scales}
-    episodes = {scale: _episodes(task, gpu.worlds, scale) for scale in set(scales.values())}
+    episodes = {scale: random_policies(task, gpu.worlds, scale) for scale in set(scales.values())}
     times: dict[str, list[float]] = {part: [] for part in scales}
     for round in range(rounds + 1):
         contestants: dict[str, Callable[[], None]] = {}
@@ -60,7 +60,7 @@ def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
     }
 
 
-def _episodes(task: Task, worlds: int, scale: float) -> tuple[Any, ...]:
+def random_policies(task: Task, worlds: int, scale: float) -> tuple[Any, ...]:
     """Enough episodes for every world to be at work in every step, as `Worlds.load` takes them."""
     count, shape = ROWS * worlds, (task.act_dim, task.obs_dim)
     request = Request(
