@@ -1,9 +1,11 @@
-"""mujoco_warp and the models it can run, with one correction: the tangents of a contact between a plane and a capsule.
+"""mujoco_warp and the models it can run, with one correction and one completion.
 
-MuJoCo aligns them with the capsule's axis however steep it stands; mujoco_warp 4.0 falls back to fixed axes where the
-axis is within 30 degrees of the normal. With pyramidal friction cones the choice matters: on Ant, accelerations in
-contact differed by tens of per cent. Kernels are built when they are first launched, so replacing the function before
-that is enough.
+The correction is of the tangents of a contact between a plane and a capsule. MuJoCo aligns them with the capsule's
+axis however steep it stands; mujoco_warp 4.0 falls back to fixed axes where the axis is within 30 degrees of the normal.
+With pyramidal friction cones the choice matters: on Ant, accelerations in contact differed by tens of per cent. Kernels
+are built when they are first launched, so replacing the function before that is enough.
+
+The completion is of its deterministic mode, which does not order the rows of the constraints (`warp_rows.py`).
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ from offrank.tasks.locomotion import Task
 
 @lru_cache(maxsize=1)
 def aligned_mjwarp() -> Any:
-    """The mujoco_warp module, corrected."""
+    """The mujoco_warp module, corrected and completed."""
     mjw = require("mujoco_warp", "gpu")
-    from mujoco_warp._src import collision_primitive
+    from mujoco_warp._src import collision_primitive, constraint
 
     from offrank.engines.plane_capsule import plane_capsule
+    from offrank.engines.warp_rows import sort_rows
 
     collision_primitive.plane_capsule = plane_capsule
+    constraint._sort_constraints = sort_rows
     return mjw
 
 
