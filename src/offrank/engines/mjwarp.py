@@ -1,9 +1,9 @@
 """mujoco_warp and the models it can run, with one correction and one completion.
 
 The correction is of the tangents of a contact between a plane and a capsule. MuJoCo aligns them with the capsule's
-axis however steep it stands; mujoco_warp 4.0 falls back to fixed axes where the axis is within 30 degrees of the normal.
-With pyramidal friction cones the choice matters: on Ant, accelerations in contact differed by tens of per cent. Kernels
-are built when they are first launched, so replacing the function before that is enough.
+axis however steep it stands; mujoco_warp 4.0 falls back to fixed axes where the axis is within 30 degrees of the
+normal. With pyramidal friction cones the choice matters: on Ant, accelerations in contact differed by tens of per
+cent. Kernels are built when they are first launched, so replacing the function before that is enough.
 
 The completion is of its deterministic mode, which does not order the rows of the constraints (`warp_rows.py`).
 """
