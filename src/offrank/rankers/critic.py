@@ -37,6 +37,7 @@ from offrank.rankers.learned import Learned
 from offrank.rankers.network import Floats
 
 BATCH = 256
+CHUNK = 16  # batches made ready together
 SLOW = np.float32(0.005)  # how fast the slow copies follow, an update
 OUTLIER = 10.0  # normalised states are cut here: one wild feature must not outweigh all others
 STATES = 2000  # of the last iteration, at most, over which the gradient is averaged
@@ -145,13 +146,16 @@ class Critic(Learned):
         updates = math.ceil(self.passes * min(int(memory["fresh"]), len(starts)) / BATCH)
         random = Generator(philox(seed, Purpose.CRITIC, iteration, 1))
         step = int(memory["step"])
-        for at in starts[random.integers(len(starts), size=(updates, BATCH))]:
-            done = np.concatenate([_normalised(candidates, state[at]), action[at]], axis=1)
+        drawn = starts[random.integers(len(starts), size=(updates, BATCH))]
+        for first_update in range(0, updates, CHUNK):
+            at = drawn[first_update : first_update + CHUNK]
+            done = np.concatenate([_normalised(candidates, state[at]), action[at]], axis=2)
             after = _would_do(candidates, _normalised(candidates, state[at + ahead[at]]))
-            y = gain[at, None] + boot[at, None] * network.forward(slow, after)[2]
-            step += 1
-            network.adam(q, network.squared_error_gradient(q, done, y), first, second, step, self.critic_rate)
-            network.follow(slow, q, SLOW)
+            for i, x in enumerate(done):
+                y = gain[at[i], None] + boot[at[i], None] * network.forward(slow, after[i])[2]
+                step += 1
+                network.adam(q, network.squared_error_gradient(q, x, y), first, second, step, self.critic_rate)
+                network.follow(slow, q, SLOW)
         if not all(np.isfinite(value).all() for value in q.values()):  # a critic that diverged begins anew
             p, n = candidates.M.shape
             return self._fresh_networks(p, n, seed, iteration + 1)
@@ -194,8 +198,8 @@ def _normalised(candidates: Candidates, states: Floats) -> Floats:
 
 
 def _would_do(candidates: Candidates, z: Floats) -> Floats:
-    """Normalised states (B, n) and the current policy's actions there, side by side."""
-    return np.concatenate([z, z @ candidates.M.T.astype(np.float32)], axis=1)
+    """Normalised states (..., n) and the current policy's actions there, side by side."""
+    return np.concatenate([z, z @ candidates.M.T.astype(np.float32)], axis=-1)
 
 
 def _named(prefix: str, arrays: Memory) -> Memory:

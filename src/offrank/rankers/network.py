@@ -37,8 +37,8 @@ def zeros_like(nets: Memory) -> Memory:
 
 def forward(nets: Memory, x: Floats) -> tuple[Floats, Floats, Floats]:
     """Both hidden layers (E, B, hidden) and the output (E, B, 1) at inputs (B, inputs)."""
-    h1 = np.maximum(x @ nets["w1"] + nets["c1"], 0)
-    h2 = np.maximum(h1 @ nets["w2"] + nets["c2"], 0)
+    h1 = _rectified(x @ nets["w1"], nets["c1"])
+    h2 = _rectified(h1 @ nets["w2"], nets["c2"])
     return h1, h2, h2 @ nets["w3"] + nets["c3"]
 
 
@@ -77,9 +77,17 @@ def follow(slow: Memory, nets: Memory, share: np.float32) -> None:
 
 def _back(nets: Memory, h1: Floats, h2: Floats, d3: Floats) -> tuple[Floats, Floats]:
     """What reaches each hidden layer (E, B, hidden) of a gradient d3 (E, B, 1) at the output."""
-    d2: Floats = (d3 @ _transposed(nets["w3"])) * (h2 > 0)
-    d1: Floats = (d2 @ _transposed(nets["w2"])) * (h1 > 0)
+    d2: Floats = d3 * _transposed(nets["w3"])
+    d2 *= h2 > 0
+    d1: Floats = d2 @ _transposed(nets["w2"])
+    d1 *= h1 > 0
     return d1, d2
+
+
+def _rectified(x: Floats, c: Floats) -> Floats:
+    """max(x + c, 0), in the place of x."""
+    x += c
+    return np.maximum(x, 0, out=x)
 
 
 def _transposed(x: Floats) -> Floats:
