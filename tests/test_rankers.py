@@ -20,11 +20,12 @@ from offrank.rankers import (
     LargestChange,
     OnPolicy,
     Random,
+    Reuse,
     SignedChange,
     SmallestChange,
 )
 from offrank.rankers.base import Ranking, top
-from offrank.rankers.kernel import action_changes, median_change, normalised_states, rewards_to_come
+from offrank.rankers.kernel import action_changes, kernel_scores, median_change, normalised_states, rewards_to_come
 from offrank.rollouts import Rollouts, Trajectory
 from offrank.strategies import ARS
 
@@ -95,6 +96,56 @@ def test_kernel_logs_mean_q_and_the_share_of_negative_q(engine: FunctionEngine) 
     Q = rewards_to_come(ranking.behaviour, 0.0)
     assert ranking.metrics["q_mean"] == pytest.approx(Q.mean())
     assert ranking.metrics["q_negative"] == pytest.approx((Q < 0).mean())
+
+
+def test_reuse_scores_candidates_on_what_the_last_pairs_did(engine: FunctionEngine) -> None:
+    c, ranker = replace(candidates(shift=0.4), keep=True), Reuse(bandwidth=0.7)
+    first = answered(ranker.rank(c, ranker.start(N_ACT, N_OBS, 0)), engine.run)
+    assert np.array_equal(first.chosen, np.arange(c.b)) and first.scores is None  # nothing is known yet
+    pairs = answered(c.evaluate(first.chosen), engine.run)
+    memory = ranker.learn({}, c, first, pairs)
+
+    now = replace(candidates(N=20, shift=0.4, iteration=1), M=c.M + 0.1, whitening=Whitening.identity(N_OBS))
+    ranking = answered(ranker.rank(now, memory), engine.run)
+    runs = list(zip(pairs.rollouts.trajectories, np.repeat(first.chosen, 2), [1, -1] * c.b, strict=True))
+    rewards = np.concatenate([t.rewards - 0.4 for t, _, _ in runs])
+
+    def terms(delta: FloatArray, sign: int) -> list[tuple[float, float]]:
+        """Distance from what was done, and rewards to come, of every transition."""
+        out = []
+        for trajectory, k, s in runs:
+            W = c.M + s * c.scale * c.directions.take(np.array([k]))[0]
+            for t, seen in enumerate(trajectory.observations):
+                done = W @ ((seen - c.whitening.mean) * c.whitening.scale)
+                distance = np.linalg.norm((now.M + sign * now.scale * delta) @ seen - done)
+                out.append((distance, sum(r - 0.4 - rewards.mean() for r in trajectory.rewards[t:])))
+        return out
+
+    found = [[terms(delta, sign) for sign in (1, -1)] for delta in now.directions.take(np.arange(now.N))]
+    h = 0.7 * np.median([d for both in found[:16] for one in both for d, _ in one])
+    plain = [max(np.mean([np.exp(-((d / h) ** 2)) * Q for d, Q in one]) for one in both) for both in found]
+    assert ranking.metrics["h"] == pytest.approx(h, rel=1e-4)  # a median of squares, of an even number
+    np.testing.assert_allclose(ranking.scores, plain, rtol=1e-3)
+    assert np.array_equal(ranking.chosen, top(np.array(plain), now.b))
+
+
+def test_reuse_is_the_kernel_where_the_current_policy_acted(engine: FunctionEngine) -> None:
+    c, ranker = candidates(), Reuse()
+    behaviour = answered(c.behave(3), engine.run)
+    z = normalised_states(c, behaviour)
+    memory = {"action": z @ c.M.T, "value": rewards_to_come(behaviour, 0.0)}
+    memory["state"] = np.concatenate([t.observations for t in behaviour.trajectories])
+    scores, h = ranker.scores(c, memory)
+    assert h == pytest.approx(median_change(c, z))
+    np.testing.assert_allclose(scores, kernel_scores(c, z, memory["value"], h), rtol=1e-9)
+
+
+def test_reuse_looks_at_so_many_transitions_from_all_over_the_last_iteration(engine: FunctionEngine) -> None:
+    c, ranker = replace(candidates(), keep=True), Reuse(transitions=30)
+    pairs = answered(c.evaluate(np.arange(4)), engine.run)  # 8 episodes of 10 steps
+    memory = ranker.learn({}, c, Ranking(pairs.index), pairs)
+    seen = np.concatenate([t.observations for t in pairs.rollouts.trajectories])
+    assert np.array_equal(memory["state"], seen[::3]) and len(memory["action"]) == len(memory["value"]) == 27
 
 
 @pytest.mark.parametrize(("ranker", "order"), [(SmallestChange(2), 1), (LargestChange(2), -1)])

@@ -82,6 +82,7 @@ def test_interactions_are_counted_right(algo: str, ranker: str) -> None:
         "random": 10 * 2 * B,
         "memory": 10 * 2 * B,
         "critic": 10 * 2 * B,
+        "reuse": 10 * 2 * B,
         "interleaved": 8 * off_policy + 2 * on_policy,
     }.get(ranker, 10 * off_policy)
     if ranker == "adaptive":

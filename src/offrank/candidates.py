@@ -110,6 +110,12 @@ class Candidates:
     def N(self) -> int:
         return self.directions.count
 
+    def weights_of(self, run: Pairs) -> FloatArray:
+        """The policies (2m, p, n) whose episodes the pairs hold, in the same order."""
+        delta = np.repeat(self.scale * self.directions.take(run.index), 2, axis=0)
+        delta[1::2] *= -1
+        return self.M + delta
+
     def evaluate(self, chosen: IntArray) -> Asking[Pairs]:
         """Run both signs of the chosen directions."""
         index = np.repeat(chosen, 2)

@@ -7,11 +7,12 @@ from offrank.rankers.interleaved import Adaptive, Interleaved
 from offrank.rankers.kernel import Kernel
 from offrank.rankers.memory import PastPairs
 from offrank.rankers.on_policy import OnPolicy
+from offrank.rankers.reuse import Reuse
 
 RANKERS: dict[str, type[Ranker]] = {
     ranker.name: ranker
     for ranker in (
-        *(OnPolicy, Kernel, Interleaved, Adaptive, PastPairs, Critic),
+        *(OnPolicy, Kernel, Reuse, Interleaved, Adaptive, PastPairs, Critic),
         *(Random, SmallestChange, LargestChange, SignedChange),
     )
 }
@@ -28,6 +29,7 @@ __all__ = [
     "Random",
     "Ranker",
     "Ranking",
+    "Reuse",
     "SignedChange",
     "SmallestChange",
 ]

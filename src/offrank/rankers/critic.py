@@ -120,12 +120,10 @@ class Critic(Learned):
         return after
 
     def _rows(self, candidates: Candidates, run: Pairs) -> list[Memory]:
-        """The new episodes as the replay keeps them; plus and minus of a direction are side by side."""
-        delta = np.repeat(candidates.scale * candidates.directions.take(run.index), 2, axis=0)
-        delta[1::2] *= -1
+        """The new episodes as the replay keeps them."""
         how = candidates.whitening, candidates.episodes.reward_shift, self.n_steps, self.discount
         with one_blas_thread():
-            trajectories = zip(run.rollouts.trajectories, candidates.M + delta, strict=True)
+            trajectories = zip(run.rollouts.trajectories, candidates.weights_of(run), strict=True)
             return [replay.rows(trajectory, W, *how) for trajectory, W in trajectories]
 
     def _train(self, memory: Memory, candidates: Candidates) -> Memory:

@@ -36,7 +36,10 @@ class Behaviour(Ranker):
 
     def __post_init__(self) -> None:
         if self.n_behaviour < 1:
-            raise UsageError(f"n_behaviour = {self.n_behaviour}: at least one behaviour rollout is needed")
+            raise UsageError(
+                f"n_behaviour = {self.n_behaviour}: at least one behaviour rollout is needed "
+                "(the ranker `reuse` needs none: it looks at the last iteration's own episodes)"
+            )
 
 
 @dataclass(frozen=True)
