@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from helpers import FunctionEngine, iterate, linear_system
-from offrank.arithmetic import _controller, one_blas_thread
 from offrank.arrays import FloatArray, Memory
 from offrank.candidates import Candidates, Episodes, Pairs, answered
 from offrank.config import resolve
@@ -320,40 +318,6 @@ def test_asking_for_transitions_changes_no_bit() -> None:
 
     plain, curious = (iterate(ARS(n_directions=6, n_top=3), ranker(), engine(), 4)[0] for ranker in (Random, Curious))
     assert {k: v.tobytes() for k, v in plain.arrays().items()} == {k: v.tobytes() for k, v in curious.arrays().items()}
-
-
-def test_the_critic_learns_from_an_iteration_while_the_next_is_run() -> None:
-    ranker, strategy = Critic(trust_needed=1.0), ARS(n_directions=8, n_top=2)
-    first, _ = iterate(strategy, ranker, engine(), 1)
-    assert int(first.ranker["fresh"]) > 0 and int(first.ranker["step"]) == 0  # held, and not yet learned from
-    second, _ = iterate(strategy, ranker, engine(), 2)
-    directions = Directions(0, 1, 8, first.M.shape)
-    now = replace(candidates(), M=first.M, whitening=strategy.whitening(first), directions=directions)
-    learned = ranker._train(first.ranker, now)
-    assert int(learned["step"]) > 0
-    assert all(np.array_equal(second.ranker[name], value) for name, value in learned.items())
-
-
-def test_the_last_to_need_one_blas_thread_lifts_the_limit() -> None:
-    def threads() -> set[int]:
-        return {library["num_threads"] for library in _controller().info() if library["user_api"] == "blas"}
-
-    before = threads()
-    entered, leave = threading.Event(), threading.Event()
-
-    def other() -> None:
-        with one_blas_thread():
-            entered.set()
-            leave.wait(10)
-
-    with one_blas_thread():
-        thread = threading.Thread(target=other)
-        thread.start()
-        assert entered.wait(10)
-    assert threads() <= {1}  # the other is still inside
-    leave.set()
-    thread.join()
-    assert threads() == before
 
 
 def test_critic_learns_from_every_pair_of_an_on_policy_iteration() -> None:

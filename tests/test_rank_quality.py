@@ -30,7 +30,9 @@ from offrank.studies.rank_verdict import judge, summary
 P, N_OBS = 2, 4
 SLOPE = np.random.default_rng(5).normal(size=(P, N_OBS))
 
-FORGETFUL = [name for name in OFF_POLICY if name not in ("memory", "critic", "reuse")]  # judged wherever they are asked for
+FORGETFUL = [
+    name for name in OFF_POLICY if name not in ("memory", "critic", "reuse")
+]  # judged wherever they are asked for
 
 
 def world(mean_return: Any, noise: float = 0.0) -> Simulate:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -23,30 +22,10 @@ def _controller() -> Any:
     return ThreadpoolController()
 
 
-class _Limit:
-    """The limit on BLAS threads, which is the whole process's, and how many contexts hold it."""
-
-    lock = threading.Lock()
-    holders = 0
-    context: Any = None
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """One BLAS thread inside this context: a large product's bits change with the number of threads. It may be entered
-    in several threads at once; the last to leave lifts the limit."""
-    with _Limit.lock:
-        if _Limit.holders == 0:
-            _Limit.context = _controller().limit(limits=1, user_api="blas")
-            _Limit.context.__enter__()
-        _Limit.holders += 1
-    try:
-        yield
-    finally:
-        with _Limit.lock:
-            _Limit.holders -= 1
-            if _Limit.holders == 0:
-                _Limit.context.__exit__(None, None, None)
+def one_blas_thread() -> AbstractContextManager[None]:
+    """One BLAS thread inside this context: a large product's bits change with the number of threads."""
+    limit: AbstractContextManager[None] = _controller().limit(limits=1, user_api="blas")
+    return limit
 
 
 def act(weights: FloatArray, states: FloatArray) -> FloatArray:
@@ -74,13 +53,3 @@ def in_threads(work: Callable[[int], T], pieces: Sequence[int]) -> list[T]:
         return [work(piece) for piece in pieces]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(work, pieces))
-
-
-@lru_cache(maxsize=1)
-def _side_threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="offrank-aside")
-
-
-def aside(work: Callable[..., T], *args: Any) -> Future[T]:
-    """work(*args), begun in another thread: for array work that can go on while episodes are run."""
-    return _side_threads().submit(work, *args)

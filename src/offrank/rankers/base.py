@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,7 +22,6 @@ class Ranking:
     predicted: FloatArray | None = None  # (N,) differences r+ - r- up to a positive factor, where they are predicted
     pairs: Pairs | None = None  # outcomes of all N pairs, where ranking needed them
     behaviour: Rollouts | None = None  # rollouts of the unperturbed policy, where ranking needed them
-    aside: Future[Memory] | None = None  # of the memory, what is worked out while the chosen are run
     metrics: Metrics = field(default_factory=dict)
 
 

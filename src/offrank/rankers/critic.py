@@ -10,9 +10,6 @@ and directions are ordered by |<G, delta>|. Q is the mean of small networks over
 of a few real steps, and beyond them each network's own slow copy at the current policy's action. Few steps, because
 what was done after the first was some old policy's choice; a long memory, because an action's effect is told from the
 state's only where many different policies have acted (docs/rankers.md has the comparison).
-
-The networks learn from an iteration while the episodes of the next are run, on a core that is free or in between. So
-they are one iteration behind the transitions that are held.
 """
 
 from __future__ import annotations
@@ -26,9 +23,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from offrank.arithmetic import aside, one_blas_thread
-from offrank.arrays import FloatArray, IntArray, Memory, part
-from offrank.candidates import Asking, Candidates, Pairs
+from offrank.arithmetic import one_blas_thread
+from offrank.arrays import FloatArray, Memory, part
+from offrank.candidates import Candidates, Pairs
 from offrank.errors import UsageError
 from offrank.noise import Purpose, philox
 from offrank.rankers import network, replay
@@ -83,11 +80,6 @@ class Critic(Learned):
         memory["fresh"] = np.zeros((), dtype=np.int64)  # rows of the last iteration
         return memory | self._fresh_networks(p, n, seed, iteration=0)
 
-    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
-        training = aside(self._train, memory, candidates)
-        ranking = yield from super().rank(candidates, memory)
-        return replace(ranking, aside=training)
-
     def gradient(self, candidates: Candidates, memory: Memory) -> FloatArray:
         fresh = min(int(memory["fresh"]), len(memory["replay.state"]))
         if fresh == 0:
@@ -113,10 +105,11 @@ class Critic(Learned):
 
     def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
         after = super().learn(memory, candidates, ranking, pairs)
-        after |= ranking.aside.result() if ranking.aside is not None else self._train(memory, candidates)
         new = self._rows(candidates, ranking.pairs or pairs)
         after |= _named("replay.", replay.extend(part(memory, "replay."), new, self.replay))
         after["fresh"] = np.array(sum(len(r["gain"]) for r in new), dtype=np.int64)
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what diverges is found out at the end
+            after |= self._train(after, candidates)
         return after
 
     def _rows(self, candidates: Candidates, run: Pairs) -> list[Memory]:
@@ -127,20 +120,14 @@ class Critic(Learned):
             return [replay.rows(trajectory, W, *how) for trajectory, W in trajectories]
 
     def _train(self, memory: Memory, candidates: Candidates) -> Memory:
-        """The networks after an iteration's updates, on all that was seen before it, and towards its policy's value."""
-        starts = np.flatnonzero(memory["replay.ahead"])
-        if len(starts) == 0:
-            return {}
-        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what diverges is found out at the end
-            return self._updated(memory, candidates, starts)
-
-    def _updated(self, memory: Memory, candidates: Candidates, starts: IntArray) -> Memory:
+        """The networks after this iteration's updates."""
         q, slow, first, second = (
             {name: value.copy() for name, value in part(memory, f"{which}.").items()} for which in _NETWORKS
         )
         seed, iteration = candidates.directions.seed, candidates.directions.iteration
         state, action, boot, ahead = (memory[f"replay.{name}"] for name in ("state", "action", "boot", "ahead"))
         gain, unit = self._in_units(memory)
+        starts = np.flatnonzero(ahead)
         updates = math.ceil(self.passes * min(int(memory["fresh"]), len(starts)) / BATCH)
         random = Generator(philox(seed, Purpose.CRITIC, iteration, 1))
         step = int(memory["step"])

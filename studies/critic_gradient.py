@@ -1,0 +1,152 @@
+"""How well does a critic's gradient predict which directions change the return? At checkpoints of runs that have one.
+
+    offrank train HalfCheetah-v3 --algo q-ars --seeds 1000-1002 --steps 400k --threshold none --out runs/critic
+    python studies/critic_gradient.py runs/critic/* --out results/rankers/critic-gradient.json
+
+Fresh pairs are run around the checkpoint's policy, both signs from the same start. Reported is the correlation of
+their differences, held within their 3rd and 97th percentile (falls are rare and large), with what is predicted of them:
+by the run's own critic, by critics drawn anew and trained on the run's replay with targets of other lengths, and by
+ridge regression on four fifths of the pairs themselves, which is about what a linear prediction can reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrank.arrays import FloatArray, Memory
+from offrank.candidates import Candidates, answered
+from offrank.checkpoint import write_json
+from offrank.engines import Engine, make_engine
+from offrank.launch import read_config
+from offrank.noise import Directions
+from offrank.rankers import Critic
+from offrank.run import Run
+from offrank.runfolder import CHECKPOINT, versions
+
+FOLDS, RIDGE = 5, 100.0
+
+
+def fresh_pairs(run: Run, engine: Engine, count: int, scale: float, length: int) -> tuple[FloatArray, FloatArray]:
+    """Differences (count,) of pairs around the run's policy, and their directions (count, p * n)."""
+    around = replace(
+        candidates(run, scale),
+        directions=Directions(run.config.seed + 1_000_000, 0, count, run.state.M.shape),
+        episodes=replace(run.episodes, common_starts=True),
+        length=length,
+    )
+    pairs = answered(around.evaluate(np.arange(count)), engine.run)
+    difference = pairs.plus - pairs.minus
+    held = np.clip(difference, *np.percentile(difference, [3, 97]))
+    return held, around.directions.take(np.arange(count)).reshape(count, -1)
+
+
+def candidates(run: Run, scale: float) -> Candidates:
+    """As in the run's next iteration."""
+    state, strategy = run.state, run.strategy
+    directions = Directions(state.seed, state.iteration, strategy.n_directions, state.M.shape)
+    whitening = strategy.whitening(state)
+    return Candidates(state.M, whitening, directions, scale, strategy.n_top, run.episodes, run.episodes.horizon)
+
+
+def by_regression(difference: FloatArray, directions: FloatArray) -> float:
+    """Correlation of the differences with what ridge regression on the other folds predicts of them."""
+    predicted, fold = np.zeros(len(difference)), np.arange(len(difference)) % FOLDS
+    for held_out in range(FOLDS):
+        x, y = directions[fold != held_out], difference[fold != held_out]
+        slope = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ y)
+        predicted[fold == held_out] = directions[fold == held_out] @ slope
+    return correlation(predicted, difference)
+
+
+def correlation(a: FloatArray, b: FloatArray) -> float:
+    return round(float(np.corrcoef(a, b)[0, 1]), 3)
+
+
+def one_step_rewards(memory: Memory, discount: float) -> FloatArray:
+    """The reward of every row of the replay, out of its k-step gains."""
+    gain, ahead = memory["replay.gain"].astype(np.float64), memory["replay.ahead"]
+    k, reward = int(ahead.max()), np.zeros(len(gain))
+    for t in range(len(gain) - 2, -1, -1):
+        if ahead[t] > 0:
+            after = gain[t + 1] - (discount ** (k - 1) * reward[t + k] if ahead[t + 1] == k else 0.0)
+            reward[t] = gain[t] - (discount * after if ahead[t + 1] > 0 and ahead[t] > 1 else 0.0)
+    return reward
+
+
+def with_targets(memory: Memory, k: int, discount: float) -> Memory:
+    """The memory with its replay's targets over k steps. No episode of it may have ended early."""
+    ahead = memory["replay.ahead"]
+    assert (memory["replay.boot"][ahead > 0] > 0).all(), "episodes that ended early are not provided for"
+    reward, left = one_step_rewards(memory, discount), np.zeros(len(ahead), dtype=np.int64)
+    for t in range(len(ahead) - 2, -1, -1):
+        left[t] = left[t + 1] + 1 if ahead[t] > 0 else 0
+    steps, gain = np.minimum(k, left), np.zeros(len(ahead))
+    for j in range(k):
+        at = np.flatnonzero(steps > j)
+        gain[at] += discount**j * reward[at + j]
+    boot = np.where(steps > 0, discount ** steps.astype(float), 0.0)
+    return memory | {
+        "replay.gain": gain.astype(np.float32),
+        "replay.boot": boot.astype(np.float32),
+        "replay.ahead": steps,
+    }
+
+
+def anew(run: Run, k: int, updates: int, draw: int) -> FloatArray:
+    """The gradient of a critic drawn anew and trained on the run's replay."""
+    critic = run.ranker
+    assert isinstance(critic, Critic)
+    memory = with_targets(run.state.ranker, k, critic.discount)
+    memory |= critic._fresh_networks(*run.state.M.shape, seed=draw, iteration=0)
+    now = candidates(run, run.strategy.noise_std)
+    while (done := int(memory["step"])) < updates:
+        memory |= critic._train(memory, replace(now, directions=replace(now.directions, seed=draw, iteration=done)))
+    return critic.gradient(now, memory)
+
+
+def judge(folder: Path, engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
+    config = read_config(folder)
+    run = Run(config, engine.info)
+    run.restore(folder / CHECKPOINT)
+    critic = run.ranker
+    assert isinstance(critic, Critic), f"{folder}: a run of {critic.name}, not of a critic"
+    gradients = {"the run's own": critic.gradient(candidates(run, 1.0), run.state.ranker)}
+    for k in args.steps:
+        for draw in range(2):
+            gradients[f"anew, k = {k}, draw {draw}"] = anew(run, k, args.updates, draw)
+    rows = []
+    for length in args.lengths:
+        for scale in (run.strategy.noise_std, run.strategy.noise_std / 3):
+            difference, directions = fresh_pairs(run, engine, args.pairs, scale, length)
+            found = {name: correlation(directions @ g.ravel(), difference) for name, g in gradients.items()}
+            found["ridge regression"] = by_regression(difference, directions)
+            rows.append({"length": length, "noise_std": scale, "correlation": found})
+    at = {"seed": config.seed, "iteration": run.state.iteration, "steps": run.state.steps}
+    return {"task": config.task, **at, "n_steps": critic.n_steps, "rows": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+", help="of runs of one task")
+    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[125, 1000], help="of the episodes")
+    parser.add_argument("--steps", type=int, nargs="+", default=[1, 5, 20], help="of the targets of critics drawn anew")
+    parser.add_argument("--updates", type=int, default=5000, help="of critics drawn anew")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    engine = make_engine(read_config(args.folders[0]).task)
+    found = []
+    for folder in args.folders:
+        found.append(judge(folder, engine, args))
+        for row in found[-1]["rows"]:
+            print(f"{folder.name}, {row['length']} steps, noise {row['noise_std']:g}: {row['correlation']}", flush=True)
+        write_json(args.out, {"found": found, "versions": versions()})
+
+
+if __name__ == "__main__":
+    main()
