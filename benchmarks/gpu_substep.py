@@ -1,4 +1,4 @@
-"""A control step of the GPU engine with the parts of a substep in order, as mujoco_warp has them, and side by side.
+"""A control step of the GPU engine with mujoco_warp's own substep, and with the engine's.
 
 python benchmarks/gpu_substep.py HalfCheetah-v3 --worlds 1000 2000 --out results/gpu_substep.json
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -14,9 +15,9 @@ import warp as wp
 
 from offrank.bench.gpu import STEPS, WARM_UP, random_policies
 from offrank.checkpoint import write_json
-from offrank.engines import warp_worlds
 from offrank.engines.mjwarp import aligned_mjwarp
 from offrank.engines.warp import ROWS, choose_device
+from offrank.engines.warp_worlds import Worlds
 from offrank.tasks import TASKS
 
 
@@ -29,15 +30,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     task, device = TASKS[args.task], choose_device(args.device)
-    steps = {"in order": aligned_mjwarp().step, "side by side": warp_worlds.substep}
+    how = ("mujoco_warp's", "the engine's")
     rows = []
     for count in args.worlds:
         episodes = random_policies(task, count, 0.1)
-        worlds = {how: warp_worlds.Worlds(task, count, ROWS * count, device, False) for how in steps}
-        times: dict[str, list[float]] = {how: [] for how in steps}
+        worlds = {one: Worlds(task, count, ROWS * count, device, False) for one in how}
+        other = worlds[how[0]]
+        other.substep = partial(aligned_mjwarp().step, other.model, other.data)
+        times: dict[str, list[float]] = {one: [] for one in how}
         for round in range(args.rounds + 1):
-            for how, some in worlds.items():
-                warp_worlds.substep = steps[how]  # what the graph is captured from, the first time
+            for one, some in worlds.items():
                 some.clear()
                 some.load(*episodes)
                 some.advance(WARM_UP)
@@ -46,9 +48,9 @@ def main() -> None:
                 some.advance(STEPS)
                 wp.synchronize_device(device)
                 if round:  # the first one warms up
-                    times[how].append(1000 * (time.perf_counter() - begin) / STEPS)
+                    times[one].append(1000 * (time.perf_counter() - begin) / STEPS)
         rows.append({"task": args.task, "worlds": count, "device": device.name, "milliseconds": times})
-        print(f"{args.task}, {count} worlds: " + ", ".join(f"{how} {median(t):.2f} ms" for how, t in times.items()))
+        print(f"{args.task}, {count} worlds: " + ", ".join(f"{one} {median(t):.2f} ms" for one, t in times.items()))
     if args.out:
         write_json(args.out, {"rows": rows})
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ import warp as wp
 from offrank.engines.mjwarp import aligned_mjwarp, device_model
 from offrank.engines.warp import Demand, WarpEngine
 from offrank.engines.warp_rows import sort_rows
-from offrank.engines.warp_substep import substep
+from offrank.engines.warp_newton import Newton
+from offrank.engines.warp_substep import Substep
 
 POLICIES = Path(__file__).parent / "policies"
 SMALL = (
@@ -96,27 +98,68 @@ def test_falls_come_at_the_same_step_as_on_the_cpu(engine: WarpEngine) -> None:
     assert np.mean(np.abs(mine.lengths - other.lengths) <= 1) > 0.9
 
 
-def test_a_branched_substep_computes_what_mujoco_warp_does_in_order(engine: WarpEngine) -> None:
-    mjw, model = aligned_mjwarp(), device_model(engine.task)
-    draws, count = np.random.default_rng(0), size(engine, 2, 64)
-    state = {
-        "qpos": model.qpos0 + draws.uniform(-0.2, 0.2, (count, model.nq)),
+def moving(engine: WarpEngine, count: int) -> dict[str, Any]:
+    """States and controls with contacts, limits and speed."""
+    model, draws = device_model(engine.task), np.random.default_rng(0)
+    qpos = model.qpos0 + draws.uniform(-0.2, 0.2, (count, model.nq))
+    return {
+        "qpos": qpos,
         "qvel": draws.normal(0, 1, (count, model.nv)),
         "ctrl": draws.uniform(-1, 1, (count, model.nu)),
     }
+
+
+def test_a_substep_is_that_of_mujoco_warp(engine: WarpEngine) -> None:
+    mjw, model, count = aligned_mjwarp(), device_model(engine.task), size(engine, 4, 64)
     found = []
     with wp.ScopedDevice(engine._worlds.device):
         m = mjw.put_model(model)
         m.opt.deterministic = True
-        for step in (mjw.step, substep):
+        for mine in (False, True, True):
             d = mjw.make_data(model, nworld=count)
-            for name, values in state.items():
+            for name, values in moving(engine, count).items():
                 getattr(d, name).assign(values.astype(np.float32))
+            substep = Substep(m, d) if mine else partial(mjw.step, m, d)
             for _ in range(5):
-                step(m, d)
-            found.append(np.hstack([d.qpos.numpy(), d.qvel.numpy(), d.qacc.numpy()]))
-    assert np.abs(found[0][:, -model.nv :]).max() > 10  # it moves, and is pushed
-    np.testing.assert_array_equal(*found)
+                substep()
+            found.append([a.numpy() for a in (d.qpos, d.qvel, d.qacc_warmstart)])
+    theirs, mine, again = found
+    assert np.abs(theirs[2]).max() > 10  # it moves, and is pushed
+    for a, b, c, tolerance in zip(theirs, mine, again, (1e-5, 1e-4, 1e-2), strict=True):
+        np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance)
+        np.testing.assert_array_equal(b, c)
+
+
+def test_accelerations_minimise_what_they_should(engine: WarpEngine) -> None:
+    mjw, model, count = aligned_mjwarp(), device_model(engine.task), size(engine, 6, 64)
+    with wp.ScopedDevice(engine._worlds.device):
+        m, d = mjw.put_model(model), mjw.make_data(model, nworld=count)
+        for name, values in moving(engine, count).items():
+            getattr(d, name).assign(values.astype(np.float32))
+        mjw.forward(m, d)  # rows, forces, and the accelerations it finds
+        theirs, newton = d.qacc.numpy().astype(float), Newton(m, d)
+        newton()
+        mine, pushed = d.qacc.numpy().astype(float), d.qfrc_constraint.numpy()
+        assert (d.solver_niter.numpy() > 0).all() and np.isfinite(mine).all()
+        start, count_rows, address = m.M_rowadr.numpy(), m.M_rownnz.numpy(), m.M_colind.numpy()
+        values, force = d.M.numpy().astype(float), d.qfrc_smooth.numpy().astype(float)
+        J, D, aref = (a.numpy().astype(float) for a in (d.efc.J, d.efc.D, d.efc.aref))
+        rows = d.nefc.numpy()
+    for w in range(count):
+        M = np.zeros((model.nv, model.nv))
+        for i in range(model.nv):
+            at = np.arange(start[i], start[i] + count_rows[i])
+            M[i, address[at]] = M[address[at], i] = values[w, at]
+        Jw, Dw, arefw = J[w, : rows[w], : model.nv], D[w, : rows[w]], aref[w, : rows[w]]
+
+        def cost(x: Any, M: Any = M, J: Any = Jw, D: Any = Dw, aref: Any = arefw, q: Any = force[w]) -> float:
+            return float(x @ M @ x / 2 - q @ x + (D * np.minimum(J @ x - aref, 0) ** 2).sum() / 2)
+
+        scale = abs(cost(theirs[w])) + abs(cost(np.zeros(model.nv)))
+        assert cost(mine[w]) - cost(theirs[w]) <= 1e-7 * scale
+        expected = -Jw.T @ (Dw * np.minimum(Jw @ mine[w] - arefw, 0))
+        np.testing.assert_allclose(pushed[w], expected, rtol=1e-3, atol=1e-3 * max(1.0, np.abs(expected).max()))
+    assert (rows > 0).any() or engine.task.name == "Swimmer-v3"
 
 
 def test_rows_of_constraints_are_ordered_in_whatever_order_they_came(device: str) -> None:

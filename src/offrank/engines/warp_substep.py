@@ -1,8 +1,10 @@
-"""A substep of mujoco_warp for models without sensors, the independent parts of its dynamics side by side.
+"""A substep of the physics for the six tasks' models, in as few launches on its longest chain as possible.
 
-With few worlds a step takes as long as its longest chain of kernels, so the chains are laid beside each other:
-contacts, the inertia matrix, actuators with passive forces, and velocities. The kernels and what each computes are
-mujoco_warp's; inside a captured graph the streams become branches of it.
+With few worlds a substep takes as long as its longest chain of kernels. mujoco_warp's own has about fifty and ten more
+an iteration of its solver; here independent chains are laid beside each other (contacts, the inertia matrix, actuators
+with passive forces, and velocities), and forces, solver and integrator are two kernels (`warp_newton.py`,
+`warp_integrate.py`). Up to there the kernels and what each computes are mujoco_warp's. Inside a captured graph streams
+become branches.
 """
 
 from __future__ import annotations
@@ -10,7 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 import warp as wp
-from mujoco_warp._src import collision_driver, constraint, forward, passive, smooth, solver
+from mujoco_warp import IntegratorType
+from mujoco_warp._src import collision_driver, constraint, forward, passive, smooth
+
+from offrank.engines.warp_integrate import AHEAD, WEIGHTS, euler, stage
+from offrank.engines.warp_newton import Newton
 
 CONTACTS, INERTIA, FORCES = range(3)
 _streams: dict[tuple[str, int], Any] = {}  # by device and branch
@@ -46,44 +52,61 @@ class Branch:
             self._main.wait_event(self._done)
 
 
-def substep(m: Any, d: Any) -> None:
-    """Advance every world by a substep of the physics."""
-    in_order = forward._forward
-    forward._forward = _branched  # the integrators call it, up to four times a substep
-    try:
-        forward.step(m, d)
-    finally:
-        forward._forward = in_order
+class Substep:
+    """Advances every world by a substep.
 
+    Args:
+        m: model of mujoco_warp, without sensors, with Euler's integrator or Runge and Kutta's.
+        d: its data.
+    """
 
-def _branched(m: Any, d: Any, skip_sensor: bool = False) -> None:
-    """Accelerations from positions, velocities and controls; stands in for mujoco_warp's `_forward`."""
-    smooth.kinematics(m, d)
-    with Branch(CONTACTS):
-        collision_driver.collision(m, d)
-    smooth.com_pos(m, d)
-    smooth.tendon(m, d)
-    with Branch(CONTACTS) as contacts:
-        constraint.make_constraint(m, d)
-    with Branch(INERTIA) as inertia:
-        smooth.crb(m, d)
-        smooth.tendon_armature(m, d)
-    with Branch(FORCES):
-        smooth.transmission(m, d)
-        moments = [d.moment_rownnz, d.moment_rowadr, d.moment_colind, d.actuator_moment]
-        wp.launch(
-            forward._actuator_velocity, (d.nworld, m.nactuator), [d.qvel, *moments], outputs=[d.actuator_velocity]
-        )
-        tendons = [m.ten_J_rownnz, m.ten_J_rowadr, m.ten_J_colind, d.qvel, d.ten_J]
-        wp.launch(forward._tendon_velocity, (d.nworld, m.ntendon), tendons, outputs=[d.ten_velocity])
-    smooth.com_vel(m, d)
-    with Branch(FORCES) as forces:
-        passive.passive(m, d)
-        forward.fwd_actuation(m, d)
-    smooth.rne(m, d)
-    inertia.join()
-    smooth.tendon_bias(m, d, d.qfrc_bias)
-    forces.join()
-    forward.fwd_acceleration(m, d, factorize=True)
-    contacts.join()
-    solver.solve(m, d)
+    def __init__(self, m: Any, d: Any):
+        self.m, self.d = m, d
+        self.newton = Newton(m, d)
+        joints = [m.opt.timestep, m.jnt_type, m.jnt_qposadr, m.jnt_dofadr]
+        self.inputs = [*joints, d.nefc, d.njmax, d.ncollision, d.nacon, d.naconmax, d.qacc]
+        self.stages = [wp.empty_like(a) for a in (d.qpos, d.qvel, d.qvel, d.qvel, d.qacc)]
+
+    def __call__(self) -> None:
+        m, d = self.m, self.d
+        shape, state = (d.nworld, m.njnt), [d.overflow, d.qpos, d.qvel]
+        if m.opt.integrator == IntegratorType.EULER:
+            self._forward()
+            wp.launch(euler, shape, [*self.inputs, self.newton.advancing, *state], outputs=[d.qacc_warmstart])
+            return
+        for which, (weight, behind, ahead) in enumerate(zip(WEIGHTS, (0.0, *AHEAD), (*AHEAD, 0.0), strict=True)):
+            self._forward()
+            inputs = [which, weight, behind, ahead, *self.inputs, *state, *self.stages]
+            wp.launch(stage, shape, inputs, outputs=[d.qacc_warmstart])
+
+    def _forward(self) -> None:
+        """Accelerations from positions, velocities and controls."""
+        m, d = self.m, self.d
+        smooth.kinematics(m, d)
+        with Branch(CONTACTS):
+            collision_driver.collision(m, d)
+        smooth.com_pos(m, d)
+        smooth.tendon(m, d)
+        with Branch(CONTACTS) as contacts:
+            constraint.make_constraint(m, d)
+        with Branch(INERTIA) as inertia:
+            smooth.crb(m, d)
+            smooth.tendon_armature(m, d)
+        with Branch(FORCES):
+            smooth.transmission(m, d)
+            moments = [d.moment_rownnz, d.moment_rowadr, d.moment_colind, d.actuator_moment]
+            wp.launch(
+                forward._actuator_velocity, (d.nworld, m.nactuator), [d.qvel, *moments], outputs=[d.actuator_velocity]
+            )
+            tendons = [m.ten_J_rownnz, m.ten_J_rowadr, m.ten_J_colind, d.qvel, d.ten_J]
+            wp.launch(forward._tendon_velocity, (d.nworld, m.ntendon), tendons, outputs=[d.ten_velocity])
+        smooth.com_vel(m, d)
+        with Branch(FORCES) as forces:
+            passive.passive(m, d)
+            forward.fwd_actuation(m, d)
+        smooth.rne(m, d)
+        inertia.join()
+        smooth.tendon_bias(m, d, d.qfrc_bias)
+        forces.join()
+        contacts.join()
+        self.newton()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from offrank.engines.mjwarp import aligned_mjwarp, device_model
 from offrank.engines.warp_kernels import FIELDS, act, judge, observe, scatter, scatter_ints, see
-from offrank.engines.warp_substep import substep
+from offrank.engines.warp_substep import Substep
 from offrank.engines.warp_whitenings import Whitenings
 from offrank.errors import EngineError
 from offrank.normalizer import Whitening
@@ -54,12 +54,10 @@ class Worlds:
         mjw = aligned_mjwarp()
         model = device_model(task)
         self.model = mjw.put_model(model)
-        self.model.opt.run_qacc_smooth = (
-            False  # the solver starts from the last step's accelerations and needs no others
-        )
         self.model.opt.warn_overflow = False
         self.model.opt.deterministic = deterministic
         self.data = mjw.make_data(model, nworld=W)
+        self.substep = Substep(self.model, self.data)
 
         def ints(size: int, value: int = 0) -> Any:
             return wp.full(size, value, dtype=int)
@@ -243,7 +241,7 @@ class Worlds:
     def _control_step(self) -> None:
         self._act()
         for _ in range(self.task.frame_skip):
-            substep(self.model, self.data)
+            self.substep()
         self._look()
 
     def _act(self) -> None:
