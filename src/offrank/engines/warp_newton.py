@@ -16,6 +16,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import warp as wp
 from mujoco_warp import ConeType, DisableBit, IntegratorType, SolverType
 
@@ -24,11 +25,19 @@ from offrank.errors import EngineError
 LANES = 32  # threads a world on a GPU
 
 _SOURCE = """
+    const int NV = @NV@, ROWS = @ROWS@, WIDTH = @WIDTH@, PITCH = NV | 1;
+    const float TINY = 1e-15f, tolerance = tolerance_.data[0], timestep = timestep_.data[0];
+    const int rows = nefc.data[world] < ROWS ? nefc.data[world] : ROWS;
+    const float* J = J_.data + (size_t)world * ROWS * WIDTH;
+    const float* D = D_.data + (size_t)world * ROWS;
+    const float* aref = aref_.data + (size_t)world * ROWS;
+    const float* entries = inertia.data + (size_t)world * inertia.shape[1];
+    const size_t first = (size_t)world * NV;
+
 #if defined(__CUDA_ARCH__)
 #define SHARED __shared__
 #define SYNC __syncwarp()
-#define EACH(i, n) for (int i = lane; i < (n); i += LANES)
-    const int LANES = 32;
+#define EACH(i, n) for (int i = lane; i < (n); i += 32)
     auto sum = [](float v) {
         for (int apart = 16; apart > 0; apart /= 2) v += __shfl_xor_sync(0xffffffffu, v, apart);
         return v;
@@ -38,34 +47,90 @@ _SOURCE = """
 #define SHARED
 #define SYNC
 #define EACH(i, n) for (int i = 0; i < (n); ++i)
-    const int LANES = 1;
     auto sum = [](float v) { return v; };
     auto any = [](bool v) { return v; };
 #endif
-    const int NV = @NV@, ROWS = @ROWS@, WIDTH = @WIDTH@, PITCH = NV | 1, PAIRS = NV * (NV + 1) / 2;
-    const int SHARE = (PAIRS + LANES - 1) / LANES;
-    const float TINY = 1e-15f, tolerance = tolerance_.data[0], timestep = timestep_.data[0];
-    SHARED float M[NV * PITCH], L[NV * PITCH], inverse[NV];
-    SHARED float x[NV], q[NV], Mx[NV], pull[NV], gradient[NV], middle[NV], p[NV];
+    SHARED float M[NV * PITCH], L[(NV + 1) * PITCH];
+    SHARED float x[NV], q[NV], Mx[NV], pull[NV], gradient[NV], p[NV];
     SHARED float residual[ROWS], along[ROWS], weight[ROWS];
 
-    const int rows = nefc.data[world] < ROWS ? nefc.data[world] : ROWS;
-    const float* J = J_.data + (size_t)world * ROWS * WIDTH;
-    const float* D = D_.data + (size_t)world * ROWS;
-    const float* aref = aref_.data + (size_t)world * ROWS;
-    const float* M_ = inertia.data + (size_t)world * inertia.shape[1];
-    const size_t first = (size_t)world * NV;
+    // p = (M + J' W J)^-1 in, by Cholesky's factors; `in` is carried along as one more row of the matrix
+#if defined(__CUDA_ARCH__)
+    auto solve = [&](const float* in) {
+        float row[NV], over = 0.0f;  // thread i has row i of the lower triangle, thread NV has `in`
+        const int mine = lane < NV ? lane : NV - 1;
+#pragma unroll
+        for (int c = 0; c < NV; ++c) row[c] = lane < NV ? M[c * PITCH + mine] : in[c];
+        for (int r = 0; r < rows; ++r) {
+            const float w = lane < NV ? weight[r] * J[r * WIDTH + mine] : 0.0f;
+            if (weight[r] != 0.0f) {
+                const float4* at = (const float4*)(J + r * WIDTH);
+#pragma unroll
+                for (int c = 0; c < NV; c += 4) {
+                    const float4 j = at[c / 4];
+                    row[c] += w * j.x;
+                    if (c + 1 < NV) row[c + 1] += w * j.y;
+                    if (c + 2 < NV) row[c + 2] += w * j.z;
+                    if (c + 3 < NV) row[c + 3] += w * j.w;
+                }
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < NV; ++k) {
+            const float pivot = __shfl_sync(0xffffffffu, row[k], k);
+            const float reciprocal = rsqrtf(fmaxf(pivot, TINY));
+            const float l = row[k] * reciprocal;
+            if (lane == k) over = reciprocal;
+            row[k] = l;
+#pragma unroll
+            for (int c = k + 1; c < NV; ++c) row[c] -= l * __shfl_sync(0xffffffffu, l, c);
+        }
+        if (lane <= NV)
+#pragma unroll
+            for (int c = 0; c < NV; ++c) L[lane * PITCH + c] = row[c];
+        SYNC;
+        float y = L[NV * PITCH + mine];
+#pragma unroll
+        for (int k = NV - 1; k > 0; --k) {
+            const float v = __shfl_sync(0xffffffffu, y * over, k);
+            if (lane < k) y -= L[k * PITCH + mine] * v;
+        }
+        if (lane < NV) p[lane] = y * over;
+        SYNC;
+    };
+#else
+    auto solve = [&](const float* in) {
+        for (int i = 0; i < NV; ++i)
+            for (int c = 0; c <= i; ++c) {
+                float v = M[i * PITCH + c];
+                for (int r = 0; r < rows; ++r) v += weight[r] * J[r * WIDTH + i] * J[r * WIDTH + c];
+                L[i * PITCH + c] = v;
+            }
+        for (int c = 0; c < NV; ++c) L[NV * PITCH + c] = in[c];
+        for (int k = 0; k < NV; ++k) {
+            const float pivot = L[k * PITCH + k];
+            const float reciprocal = 1.0f / sqrtf(pivot > TINY ? pivot : TINY);
+            for (int i = k; i <= NV; ++i) L[i * PITCH + k] *= reciprocal;
+            for (int i = k + 1; i <= NV; ++i)
+                for (int c = k + 1; c <= i && c < NV; ++c) L[i * PITCH + c] -= L[i * PITCH + k] * L[c * PITCH + k];
+        }
+        for (int k = NV - 1; k >= 0; --k) {
+            p[k] = L[NV * PITCH + k] / L[k * PITCH + k];
+            for (int c = 0; c < k; ++c) L[NV * PITCH + c] -= L[k * PITCH + c] * p[k];
+        }
+    };
+#endif
 
     EACH(i, NV * PITCH) M[i] = 0.0f;
     SYNC;
     float trace = 0.0f;
+    EACH(e, M_row.shape[0]) {
+        const int i = M_row.data[e], j = M_column.data[e];
+        M[i * PITCH + j] = entries[e];
+        M[j * PITCH + i] = entries[e];
+        if (i == j) trace += entries[e];
+    }
     EACH(i, NV) {
-        for (int k = 0; k < M_rownnz.data[i]; ++k) {
-            const int at = M_rowadr.data[i] + k, j = M_colind.data[at];
-            M[i * PITCH + j] = M_[at];
-            M[j * PITCH + i] = M_[at];
-            if (i == j) trace += M_[at];
-        }
         x[i] = start.data[first + i];
         q[i] = passive.data[first + i] - bias.data[first + i] + actuator.data[first + i];
     }
@@ -74,42 +139,8 @@ _SOURCE = """
     const float scale = 1.0f / (trace > TINY ? trace : TINY);
     SYNC;
 
-    // factors L L' of the matrix in L's lower triangle, and the reciprocals of L's diagonal
-    auto factorise = [&]() {
-        for (int k = 0; k < NV; ++k) {
-            EACH(j, NV - k) {
-                const int i = k + j;
-                float v = L[i * PITCH + k];
-                for (int c = 0; c < k; ++c) v -= L[i * PITCH + c] * L[k * PITCH + c];
-                L[i * PITCH + k] = v;
-            }
-            SYNC;
-            const float pivot = L[k * PITCH + k];
-            const float over = 1.0f / sqrtf(pivot > TINY ? pivot : TINY);
-            SYNC;
-            EACH(j, NV - k) L[(k + j) * PITCH + k] *= over;
-            EACH(j, 1) inverse[k] = over;
-            SYNC;
-        }
-    };
-    // out = (L L')^-1 in; in is overwritten
-    auto solve = [&](float* in, float* out) {
-        for (int k = 0; k < NV; ++k) {
-            const float v = in[k] * inverse[k];
-            EACH(j, NV - k - 1) in[k + 1 + j] -= L[(k + 1 + j) * PITCH + k] * v;
-            EACH(j, 1) middle[k] = v;
-            SYNC;
-        }
-        for (int k = NV - 1; k >= 0; --k) {
-            const float v = middle[k] * inverse[k];
-            EACH(j, k) middle[j] -= L[k * PITCH + j] * v;
-            EACH(j, 1) out[k] = v;
-            SYNC;
-        }
-    };
-
     int iteration = 0;
-    bool last = false;
+    bool whole = false, last = false;
     while (true) {
         bool changed = false;  // which rows push
         EACH(i, rows) {
@@ -120,7 +151,7 @@ _SOURCE = """
             weight[i] = w;
             residual[i] = r;
         }
-        changed = any(changed) || iteration == 0;
+        changed = any(changed);
         SYNC;
         EACH(i, NV) {
             float v = 0.0f, f = 0.0f;
@@ -131,38 +162,13 @@ _SOURCE = """
             gradient[i] = v - q[i] - f;
         }
         SYNC;
-        if (last || iteration == most) break;
+        if (iteration == most || last || (whole && !changed)) break;  // whole: the minimum, if the same rows push
         float square = 0.0f;
         EACH(i, NV) square += gradient[i] * gradient[i];
         if (scale * sqrtf(sum(square)) < tolerance) break;
         ++iteration;
 
-        if (changed) {
-            float h[SHARE];
-            int a[SHARE], b[SHARE];
-            for (int s = 0; s < SHARE; ++s) {
-                int e = s * LANES + lane;
-                e = e < PAIRS ? e : PAIRS - 1;
-                int i = (int)((sqrtf(8.0f * e + 1.0f) - 1.0f) * 0.5f);
-                if ((i + 1) * (i + 2) / 2 <= e) ++i;
-                if (i * (i + 1) / 2 > e) --i;
-                a[s] = i;
-                b[s] = e - i * (i + 1) / 2;
-                h[s] = M[a[s] * PITCH + b[s]];
-            }
-            for (int r = 0; r < rows; ++r) {
-                const float w = weight[r];
-                if (w != 0.0f)
-                    for (int s = 0; s < SHARE; ++s) h[s] += w * J[r * WIDTH + a[s]] * J[r * WIDTH + b[s]];
-            }
-            SYNC;
-            for (int s = 0; s < SHARE; ++s) L[a[s] * PITCH + b[s]] = h[s];
-            SYNC;
-            factorise();
-        }
-        EACH(i, NV) pull[i] = gradient[i];
-        SYNC;
-        solve(pull, p);
+        solve(gradient);
         // against p: the derivative, and both derivatives of the part without constraints
         float slope = 0.0f, flat = 0.0f, bend = 0.0f;
         EACH(i, NV) {
@@ -173,33 +179,31 @@ _SOURCE = """
             bend += v * p[i];
         }
         slope = sum(slope);
+        last = !(-0.5f * scale * slope >= tolerance);  // little is left to gain, or it is not a number
         flat = sum(flat);
         bend = sum(bend);
-        float step = 1.0f;
-        last = !(-0.5f * scale * slope >= tolerance);  // what is left to gain is below the tolerance, or not a number
-        if (!last) {
-            EACH(i, rows) {
-                float v = 0.0f;
-                for (int c = 0; c < NV; ++c) v -= J[i * WIDTH + c] * p[c];
-                along[i] = v;
-            }
-            SYNC;
-            float low = 0.0f, high = -1.0f;  // the root of the derivative lies between; none above yet
-            for (int t = 0; t < searches; ++t) {
-                float d1 = 0.0f, d2 = 0.0f;
-                EACH(i, rows) {
-                    const float r = residual[i] + step * along[i], w = r < 0.0f ? D[i] * along[i] : 0.0f;
-                    d1 += w * r;
-                    d2 += w * along[i];
-                }
-                d1 = sum(d1) + flat + step * bend;
-                d2 = sum(d2) + bend;
-                if (!(fabsf(d1) > -1e-3f * slope)) break;
-                if (d1 < 0.0f) low = step; else high = step;
-                step -= d1 / d2;
-                if (!(step > low && (high < 0.0f || step < high))) step = high < 0.0f ? 2.0f * low : 0.5f * (low + high);
-            }
+        EACH(i, rows) {
+            float v = 0.0f;
+            for (int c = 0; c < NV; ++c) v -= J[i * WIDTH + c] * p[c];
+            along[i] = v;
         }
+        SYNC;
+        float step = 1.0f, low = 0.0f, high = -1.0f;  // where the derivative is 0 lies between; high < 0: nothing above
+        for (int t = 0; t < searches && !last; ++t) {
+            float d1 = 0.0f, d2 = 0.0f;
+            EACH(i, rows) {
+                const float r = residual[i] + step * along[i], w = r < 0.0f ? D[i] * along[i] : 0.0f;
+                d1 += w * r;
+                d2 += w * along[i];
+            }
+            d1 = sum(d1) + flat + step * bend;
+            d2 = sum(d2) + bend;
+            if (!(fabsf(d1) > -1e-3f * slope)) break;
+            if (d1 < 0.0f) low = step; else high = step;
+            step -= d1 / d2;
+            if (!(step > low && (high < 0.0f || step < high))) step = high < 0.0f ? 2.0f * low : 0.5f * (low + high);
+        }
+        whole = step == 1.0f;
         EACH(i, NV) x[i] -= step * p[i];
         SYNC;
     }
@@ -209,14 +213,11 @@ _SOURCE = """
         force.data[first + i] = pull[i];
     }
     EACH(i, 1) iterations.data[world] = iteration;
-    if (damped) {  // with damping at the end of the substep: (M + h C) x = M x_now
-        EACH(i, NV)
-            for (int c = 0; c <= i; ++c) L[i * PITCH + c] = M[i * PITCH + c];
+    if (damped) {  // at the end of the substep: (M + h C) accelerations = M x
+        EACH(i, rows) weight[i] = 0.0f;
+        EACH(i, NV) M[i * PITCH + i] += timestep * damping.data[i];
         SYNC;
-        EACH(i, NV) L[i * PITCH + i] += timestep * damping.data[i];
-        SYNC;
-        factorise();
-        solve(Mx, p);
+        solve(Mx);
         EACH(i, NV) advancing.data[first + i] = p[i];
     }
 #undef SHARED
@@ -239,9 +240,8 @@ def _kernel(nv: int, rows: int, width: int) -> Any:
         timestep_: wp.array[float],
         damped: int,
         damping: wp.array2d[float],
-        M_rownnz: wp.array[int],
-        M_rowadr: wp.array[int],
-        M_colind: wp.array[int],
+        M_row: wp.array[int],
+        M_column: wp.array[int],
         inertia: wp.array2d[float],
         passive: wp.array2d[float],
         bias: wp.array2d[float],
@@ -266,9 +266,8 @@ def _kernel(nv: int, rows: int, width: int) -> Any:
         timestep: wp.array[float],
         damped: int,
         damping: wp.array2d[float],
-        M_rownnz: wp.array[int],
-        M_rowadr: wp.array[int],
-        M_colind: wp.array[int],
+        M_row: wp.array[int],
+        M_column: wp.array[int],
         inertia: wp.array2d[float],
         passive: wp.array2d[float],
         bias: wp.array2d[float],
@@ -294,9 +293,8 @@ def _kernel(nv: int, rows: int, width: int) -> Any:
             timestep,
             damped,
             damping,
-            M_rownnz,
-            M_rowadr,
-            M_colind,
+            M_row,
+            M_column,
             inertia,
             passive,
             bias,
@@ -328,8 +326,8 @@ class Newton:
         pushing = m.opt.solver == SolverType.NEWTON and m.opt.cone == ConeType.PYRAMIDAL and m.neq == 0
         frictionless = bool(m.opt.disableflags & DisableBit.FRICTIONLOSS)
         other_damping = (m.dof_dampingpoly, m.actuator_damping, m.actuator_dampingpoly)
-        if not pushing or not frictionless or m.is_sparse or m.nv > LANES or any(a.numpy().any() for a in other_damping):
-            raise EngineError("the GPU engine solves for limits and contacts with pyramidal cones, of up to 32 velocities")
+        if not pushing or not frictionless or m.is_sparse or m.nv >= LANES or any(a.numpy().any() for a in other_damping):
+            raise EngineError("the GPU engine solves for limits and contacts with pyramidal cones, of up to 31 velocities")
         undamped = m.opt.disableflags & (DisableBit.EULERDAMP | DisableBit.DAMPER)
         damped = m.opt.integrator == IntegratorType.EULER and not undamped
         self.advancing = wp.empty_like(d.qacc) if damped else d.qacc
@@ -337,7 +335,8 @@ class Newton:
         self.worlds = d.nworld
         self.kernel = _kernel(m.nv, d.njmax, d.efc.J.shape[2])
         options = [m.opt.iterations, m.opt.ls_iterations, m.opt.tolerance, m.opt.timestep, int(damped), m.dof_damping]
-        inertia = [m.M_rownnz, m.M_rowadr, m.M_colind, d.M]
+        row_of = np.repeat(np.arange(m.nv), m.M_rownnz.numpy())  # of each entry, which are row by row
+        inertia = [wp.array(row_of, dtype=int), m.M_colind, d.M]
         forces = [d.qfrc_passive, d.qfrc_bias, d.qfrc_actuator]
         rows = [d.nefc, d.efc.J, d.efc.D, d.efc.aref]
         self.inputs = [self.lanes, *options, *inertia, *forces, d.qacc_warmstart, *rows]
