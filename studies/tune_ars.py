@@ -1,0 +1,133 @@
+"""How many directions, how far, and how long an episode: a grid of ARS's settings on one task, all runs side by side.
+
+    python studies/tune_ars.py Walker2d-v3 --n-top 5 10 20 --step-size 0.02 0.04 --noise-std 0.0125 0.025 0.05 \\
+        --horizon 0 250+1 --seeds 4 --steps 5M --engine warp --worlds 3400 --minutes 20 --out results/tuning/ars-Walker2d-v3.json
+    python studies/tune_ars.py Walker2d-v3 --show results/tuning/ars-Walker2d-v3.json
+
+Seeds for tuning (1000, 1001, ...) are apart from those anything is reported on, and directions are random, as many as are
+used: the numbers are no ranker's advantage in a comparison. A horizon H+g is of training episodes of H steps, g more
+each iteration (`train_horizon`, `horizon_growth`); 0 is the whole episode. The score of a run is that of
+`studies/tune_tres.py`, the area under its learning curve, 1 from the first crossing of the threshold on. Runs that are
+not done when the minutes are over count as if their last return stayed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tune_tres import FIRST_SEED, SETTINGS, TimeUp, score
+
+from offrank.checkpoint import read_json, write_json
+from offrank.cli.options import count
+from offrank.config import configure, resolve, task_default
+from offrank.engines import Gpu, make_engine
+from offrank.errors import Interrupted, OffrankError
+from offrank.fleet import drive
+from offrank.run import Run
+from offrank.runfolder import versions
+
+
+def length(text: str) -> dict[str, float]:
+    """Settings of `H+g`."""
+    steps, _, growth = text.partition("+")
+    return {"train_horizon": int(steps), "horizon_growth": float(growth or 0)} if int(steps) else {}
+
+
+def grid(args: argparse.Namespace) -> list[dict[str, Any]]:
+    return [
+        {"n_directions": b, "n_top": b, "step_size": alpha, "noise_std": nu, **horizon}
+        for b, alpha, nu, horizon in product(args.n_top, args.step_size, args.noise_std, args.horizon)
+    ]
+
+
+def train(args: argparse.Namespace) -> dict[str, Any]:
+    engine = make_engine(args.task, args.engine, gpu=Gpu(args.worlds) if args.engine == "warp" else None)
+    limits = {"steps": args.steps, "threshold": task_default(args.task, "threshold"), **SETTINGS}
+    runs: list[tuple[dict[str, Any], Run]] = []
+    for given in grid(args):
+        recipe = resolve(args.task, "ars", "random", given)
+        for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
+            config = configure(args.task, recipe, engine.info, seed=seed, engine=engine.name, **limits)
+            runs.append((given, Run(config, engine.info)))
+    end = time.monotonic() + 60 * args.minutes
+
+    def tick() -> None:
+        if time.monotonic() > end:
+            raise TimeUp
+
+    try:
+        drive([run for _, run in runs], engine, tick)
+    except Interrupted:
+        print("interrupted: runs count as they stand", file=sys.stderr)
+    except TimeUp:
+        print("time is up", file=sys.stderr)
+    except OffrankError as error:  # some broke, the others went on to their end
+        print(f"broke: {error}", file=sys.stderr)
+    rows = [
+        {
+            "settings": given,
+            "seed": run.config.seed,
+            "score": round(score(run), 4),
+            "stands_at": run.state.steps,
+            "reached": run.reached.steps if run.reached else None,
+            "evaluations": [[e.steps, round(e.mean, 1)] for e in run.evaluations],
+        }
+        for given, run in runs
+    ]
+    return {"task": args.task, "steps": args.steps, "engine": engine.name, "rows": rows, "versions": versions()}
+
+
+def show(found: dict[str, Any], best: int) -> None:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        groups.setdefault(repr(row["settings"]), []).append(row)
+    order = sorted(groups.values(), key=lambda rows: -np.mean([row["score"] for row in rows]))
+    print("| b | step | noise | horizon | score | reached | first at (k steps) | stands at (k steps) |")
+    print("|---|---|---|---|---|---|---|---|")
+    for rows in order[:best]:
+        s = rows[0]["settings"]
+        horizon = f"{s['train_horizon']}+{s['horizon_growth']:g}" if "train_horizon" in s else "whole"
+        reached = sorted(row["reached"] for row in rows if row["reached"])
+        scores = [row["score"] for row in rows]
+        print(
+            f"| {s['n_top']} | {s['step_size']:g} | {s['noise_std']:g} | {horizon} "
+            f"| {np.mean(scores):.3f} ± {np.std(scores) / math.sqrt(len(scores)):.3f} | {len(reached)} of {len(rows)} "
+            f"| {', '.join(f'{steps / 1e3:.0f}' for steps in reached)} "
+            f"| {min(row['stands_at'] for row in rows) / 1e3:.0f} to {max(row['stands_at'] for row in rows) / 1e3:.0f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task")
+    parser.add_argument("--n-top", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--step-size", type=float, nargs="+", default=[0.01, 0.02])
+    parser.add_argument("--noise-std", type=float, nargs="+", default=[0.025])
+    parser.add_argument("--horizon", type=length, nargs="+", default=[{}], metavar="H+g", help="0: whole episodes")
+    parser.add_argument("--seeds", type=int, default=4, help="tuning seeds a setting")
+    parser.add_argument("--steps", type=count, default=1_000_000, help="budget of a run")
+    parser.add_argument("--engine", default="auto", help="warp for a GPU")
+    parser.add_argument("--worlds", type=int, default=Gpu.worlds, help="of the warp engine")
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--out", type=Path, help="file of the results")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="run nothing: the table of these results")
+    parser.add_argument("--best", type=int, default=20, help="settings in the table")
+    args = parser.parse_args()
+    if args.show:
+        show(read_json(args.show), args.best)
+        return
+    found = train(args)
+    if args.out:
+        write_json(args.out, found)
+    show(found, args.best)
+
+
+if __name__ == "__main__":
+    main()
