@@ -1,11 +1,11 @@
 """How many directions, how far, and how long an episode: a grid of ARS's settings on one task, all runs side by side.
 
     python studies/tune_ars.py Walker2d-v3 --n-top 5 10 20 --step-size 0.02 0.04 --noise-std 0.0125 0.025 0.05 \\
-        --horizon 0 250+1 --seeds 4 --steps 5M --engine warp --worlds 3400 --minutes 20 --out results/tuning/ars-Walker2d-v3.json
-    python studies/tune_ars.py Walker2d-v3 --show results/tuning/ars-Walker2d-v3.json
+        --horizon 0 250+1 --seeds 4 --steps 5M --engine warp --worlds 3400 --minutes 20 --out runs/ars-Walker2d-v3.json
+    python studies/tune_ars.py Walker2d-v3 --show runs/ars-Walker2d-v3.json
 
-Seeds for tuning (1000, 1001, ...) are apart from those anything is reported on, and directions are random, as many as are
-used: the numbers are no ranker's advantage in a comparison. A horizon H+g is of training episodes of H steps, g more
+Seeds for tuning (1000, 1001, ...) are apart from those anything is reported on, and directions are random, as many as
+are used: the numbers are no ranker's advantage in a comparison. A horizon H+g is of training episodes of H steps, g more
 each iteration (`train_horizon`, `horizon_growth`); 0 is the whole episode. The score of a run is that of
 `studies/tune_tres.py`, the area under its learning curve, 1 from the first crossing of the threshold on. Runs that are
 not done when the minutes are over count as if their last return stayed.
@@ -95,12 +95,12 @@ def show(found: dict[str, Any], best: int) -> None:
         s = rows[0]["settings"]
         horizon = f"{s['train_horizon']}+{s['horizon_growth']:g}" if "train_horizon" in s else "whole"
         reached = sorted(row["reached"] for row in rows if row["reached"])
-        scores = [row["score"] for row in rows]
+        scores, stands = [row["score"] for row in rows], [row["stands_at"] / 1e3 for row in rows]
         print(
             f"| {s['n_top']} | {s['step_size']:g} | {s['noise_std']:g} | {horizon} "
             f"| {np.mean(scores):.3f} ± {np.std(scores) / math.sqrt(len(scores)):.3f} | {len(reached)} of {len(rows)} "
             f"| {', '.join(f'{steps / 1e3:.0f}' for steps in reached)} "
-            f"| {min(row['stands_at'] for row in rows) / 1e3:.0f} to {max(row['stands_at'] for row in rows) / 1e3:.0f} |"
+            f"| {min(stands):.0f} to {max(stands):.0f} |"
         )
 
 

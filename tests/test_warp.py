@@ -32,8 +32,8 @@ import warp as wp
 
 from offrank.engines.mjwarp import aligned_mjwarp, device_model
 from offrank.engines.warp import Demand, WarpEngine
-from offrank.engines.warp_rows import sort_rows
 from offrank.engines.warp_newton import Newton
+from offrank.engines.warp_rows import sort_rows
 from offrank.engines.warp_substep import Substep
 
 POLICIES = Path(__file__).parent / "policies"

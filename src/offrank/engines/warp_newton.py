@@ -13,7 +13,7 @@ multiprocessor. Without a GPU the same source runs with one thread a world.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -226,7 +226,7 @@ _SOURCE = """
 """
 
 
-@lru_cache(maxsize=None)
+@cache
 def _kernel(nv: int, rows: int, width: int) -> Any:
     source = _SOURCE.replace("@NV@", str(nv)).replace("@ROWS@", str(rows)).replace("@WIDTH@", str(width))
 
@@ -325,9 +325,10 @@ class Newton:
     def __init__(self, m: Any, d: Any):
         pushing = m.opt.solver == SolverType.NEWTON and m.opt.cone == ConeType.PYRAMIDAL and m.neq == 0
         frictionless = bool(m.opt.disableflags & DisableBit.FRICTIONLOSS)
-        other_damping = (m.dof_dampingpoly, m.actuator_damping, m.actuator_dampingpoly)
-        if not pushing or not frictionless or m.is_sparse or m.nv >= LANES or any(a.numpy().any() for a in other_damping):
-            raise EngineError("the GPU engine solves for limits and contacts with pyramidal cones, of up to 31 velocities")
+        damping = (m.dof_dampingpoly, m.actuator_damping, m.actuator_dampingpoly)
+        linear = not any(a.numpy().any() for a in damping)
+        if not (pushing and frictionless and linear) or m.is_sparse or m.nv >= LANES:
+            raise EngineError("the GPU engine solves for limits and pyramidal contacts of up to 31 velocities")
         undamped = m.opt.disableflags & (DisableBit.EULERDAMP | DisableBit.DAMPER)
         damped = m.opt.integrator == IntegratorType.EULER and not undamped
         self.advancing = wp.empty_like(d.qacc) if damped else d.qacc
