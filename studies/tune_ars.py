@@ -5,8 +5,8 @@
     python studies/tune_ars.py Walker2d-v3 --show runs/ars-Walker2d-v3.json
 
 Seeds for tuning (1000, 1001, ...) are apart from those anything is reported on, and directions are random, as many as
-are used: the numbers are no ranker's advantage in a comparison. A horizon H+g is of training episodes of H steps, g more
-each iteration (`train_horizon`, `horizon_growth`); 0 is the whole episode. The score of a run is that of
+are used: the numbers are no ranker's advantage in a comparison. A horizon H+g is of training episodes of H steps, g
+more each iteration (`train_horizon`, `horizon_growth`); 0 is the whole episode. The score of a run is that of
 `studies/tune_tres.py`, the area under its learning curve, 1 from the first crossing of the threshold on. Runs that are
 not done when the minutes are over count as if their last return stayed.
 """
