@@ -20,6 +20,7 @@ from browser import Browser, find_browser
 from offrank.checkpoint import read_json, write_json
 from offrank.cli import build_parser, main
 from offrank.cli.options import seeds
+from offrank.errors import UsageError
 from offrank.report import clips
 from offrank.report.commands import training
 from offrank.report.page import build
@@ -279,6 +280,21 @@ def test_finished_runs_that_no_file_holds_are_read_from_their_folders(tmp_path: 
     assert "2 runs; 1 runs unfinished and left out" in text
     write_rows(tmp_path / "lqr.json", found.rows[LQR])
     assert len(find(tmp_path).rows[LQR]) == 2
+
+
+def test_what_is_not_to_be_shown_is_not_read(tmp_path: Path) -> None:
+    for name, task in (("table1.json", "Swimmer-v3"), ("drafts/old.json", "Hopper-v3"), ("drafts/a/b.json", "Ant-v3")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_rows(tmp_path / name, some_rows(task))
+
+    def tasks(*without: str) -> set[str]:
+        return {row["task"] for row in find(tmp_path, without=without).every_row}
+
+    assert tasks() == {"Swimmer-v3", "Hopper-v3", "Ant-v3"}
+    assert tasks("drafts/*.json") == {"Swimmer-v3", "Ant-v3"}
+    assert tasks("drafts/*.json", "drafts/a") == tasks("drafts") == {"Swimmer-v3"}
+    with pytest.raises(UsageError, match="--without draft: nothing in"):
+        tasks("draft")
 
 
 def test_runs_without_a_threshold_have_curves_and_no_table(tmp_path: Path) -> None:

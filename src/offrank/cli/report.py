@@ -14,6 +14,7 @@ examples:
   offrank report runs/reproduce --out report.html
   offrank report runs/reproduce --videos                 with the best policies at work
   offrank report results --out report.html               from committed outcomes alone
+  offrank report runs --without 'drafts/*' '*-old.json'  but for what is not to be shown
 
 The page is one file that needs no network: open it from disk, send it, print it.
 """
@@ -31,6 +32,9 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument(
         "--rank-quality", type=Path, nargs="+", default=[], metavar="PATH", help="more of it than DIR itself holds"
     )
+    parser.add_argument(
+        "--without", nargs="+", default=[], metavar="PATTERN", help="files and folders inside DIR not to read"
+    )
     parser.add_argument("--videos", action="store_true", help="of the best policies in DIR's run folders")
     parser.set_defaults(run=report)
 
@@ -42,9 +46,10 @@ def report(args: argparse.Namespace) -> int:
     out = args.out or args.directory / "report.html"
     if out.suffix not in (".html", ".htm"):
         raise UsageError(f"{out}: a page ends in .html")
-    found = find(args.directory, args.rank_quality)
+    found = find(args.directory, args.rank_quality, args.without)
     command = ["report", args.directory.as_posix(), "--out", out.as_posix()]
     command += ["--rank-quality", *(path.as_posix() for path in args.rank_quality)] if args.rank_quality else []
+    command += ["--without", *args.without] if args.without else []
     command += ["--videos"] if args.videos else []
     content = build(found, args.directory, command, args.videos).encode()
     write_atomically(out, content)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,19 @@ class Sources:
         return [row for rows in self.rows.values() for row in rows]
 
 
-def find(directory: Path, rank_quality: Sequence[Path] = ()) -> Sources:
+def find(directory: Path, rank_quality: Sequence[Path] = (), without: Sequence[str] = ()) -> Sources:
     """Look through a study folder, or any folder of outcomes, with all that lies inside.
 
     Of equal runs in several files the one that was watched longest counts. A finished run folder whose run no file of
     outcomes holds is read itself.
 
+    Args:
+        directory: to look through.
+        rank_quality: files and folders of it elsewhere.
+        without: patterns of paths inside the directory that are not to be read, with all that lies inside them.
+
     Raises:
-        UsageError: there is no such folder, or nothing in it.
+        UsageError: there is no such folder, nothing in it, or nothing that a pattern matches.
         FileFormatError: a file in it is damaged.
     """
     for path in (directory, *rank_quality):
@@ -51,11 +56,12 @@ def find(directory: Path, rank_quality: Sequence[Path] = ()) -> Sources:
     if not directory.is_dir():
         raise UsageError(f"{directory} is a file: give the folder it is in")
     found = Sources()
-    runs = sorted(path.parent for path in _files(directory, CONFIG))
+    left_out = _left_out(directory, without)
+    runs = sorted(path.parent for path in _files(directory, CONFIG, left_out))
     found.folders = [folder for folder in runs if (folder / RESULT).is_file()]
     found.unfinished = [folder for folder in runs if not (folder / RESULT).is_file()]
     inside = set(runs)
-    for path in _files(directory, "*.json"):
+    for path in _files(directory, "*.json", left_out):
         if path.parent not in inside and (rows := _rows(path)):
             found.files.append(path)
             kind = path.stem if path.stem in APART else STEPS
@@ -68,7 +74,7 @@ def find(directory: Path, rank_quality: Sequence[Path] = ()) -> Sources:
             study = lqr if result["task"] == "LQR" else outcomes
             found.rows.setdefault(LQR if study is lqr else STEPS, []).append(study.gather(folder))
     found.rows = {kind: _distinct(rows) for kind, rows in found.rows.items()}
-    records = {path.resolve(): path for path in (*_files(directory, RECORD), *_given(rank_quality))}
+    records = {path.resolve(): path for path in (*_files(directory, RECORD, left_out), *_given(rank_quality))}
     found.records = [_record(path) for path in records.values()]
     if not found.rows and not found.records:
         raise UsageError(
@@ -78,10 +84,21 @@ def find(directory: Path, rank_quality: Sequence[Path] = ()) -> Sources:
     return found
 
 
-def _files(directory: Path, pattern: str) -> list[Path]:
+def _files(directory: Path, pattern: str, left_out: Collection[Path] = ()) -> list[Path]:
     """Files inside a folder, at any depth; hidden ones are not ours."""
     paths = sorted(directory.rglob(pattern))
-    return [p for p in paths if not any(part.startswith(".") for part in p.relative_to(directory).parts)]
+    paths = [p for p in paths if not any(part.startswith(".") for part in p.relative_to(directory).parts)]
+    return [p for p in paths if p not in left_out and not any(parent in left_out for parent in p.parents)]
+
+
+def _left_out(directory: Path, patterns: Sequence[str]) -> set[Path]:
+    found: set[Path] = set()
+    for pattern in patterns:
+        matched = set(directory.glob(pattern)) if pattern and not Path(pattern).is_absolute() else set()
+        if not matched:
+            raise UsageError(f"--without {pattern}: nothing in {directory} is called that, such as 'drafts/*.json'")
+        found |= matched
+    return found
 
 
 def _given(paths: Iterable[Path]) -> list[Path]:
