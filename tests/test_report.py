@@ -269,6 +269,9 @@ def test_of_equal_runs_the_longest_counts_once(tmp_path: Path) -> None:
     write_rows(tmp_path / "table1.json", [row(0, 200_000), row(1, None)])
     found = find(tmp_path)
     assert sorted((r["seed"], r["steps"]) for r in found.rows[STEPS]) == [(0, 200_000), (1, 440_000)]
+    named = row(0, 200_000)["hyperparameters"] | {"train_horizon": 0}  # as it is anyway
+    write_rows(tmp_path / "again.json", [row(0, 200_000) | {"steps": 300_000, "hyperparameters": named}])
+    assert sorted((r["seed"], r["steps"]) for r in find(tmp_path).rows[STEPS]) == [(0, 300_000), (1, 440_000)]
 
 
 def test_finished_runs_that_no_file_holds_are_read_from_their_folders(tmp_path: Path) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from offrank.checkpoint import parse_json, read_json
+from offrank.config import ALGORITHMS
 from offrank.errors import FileFormatError, UsageError
 from offrank.runfolder import CONFIG, RESULT
 from offrank.studies import lqr, outcomes
 from offrank.studies.outcomes import NEEDED, Row
+from offrank.studies.plan import Variant
 
 RECORD = "rank-quality.json"
 APART = ("seeds", "sensitivity", "walltime")  # studies with a section of their own; the others are about the same runs
@@ -130,14 +131,16 @@ def _record(path: Path) -> dict[str, Any]:
     return record
 
 
-def _identity(row: Row) -> str:
-    """What makes a run the same run, however far it went."""
-    keys = ("task", "algo", "ranker", "seed", "engine", "hyperparameters")
-    return json.dumps([row.get(key) for key in keys], sort_keys=True)
+def _identity(row: Row) -> tuple[Any, ...]:
+    """What makes a run the same run, however far it went: a setting that is the task's own may be named or not."""
+    what: Any = row["algo"]
+    if what in ALGORITHMS:
+        what = Variant.of(row["task"], what, row.get("ranker"), row.get("hyperparameters")).label
+    return row["task"], what, row.get("engine"), row["seed"]
 
 
 def _distinct(rows: Iterable[Row]) -> list[Row]:
-    longest: dict[str, Row] = {}
+    longest: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         key = _identity(row)
         if key not in longest or row["steps"] > longest[key]["steps"]:
