@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from offrank.arrays import FloatArray, IntArray
+from offrank.arrays import FloatArray, IntArray, Memory
 from offrank.errors import UsageError
 from offrank.noise import Directions, Role, episode_seeds
 from offrank.normalizer import Whitening
 from offrank.rollouts import Request, Rollouts
 
 T = TypeVar("T")
-Asking = Generator[Request, Rollouts, T]  # yields requests for episodes, is sent their outcome, returns a T
+
+
+class Lesson(ABC):
+    """Work of a ranker that takes long, and that whoever drives the run may do for many runs at once."""
+
+    @abstractmethod
+    def carry_out(self) -> Memory:
+        """Do it here and now: what it changes of the ranker's memory."""
+
+
+# yields requests for episodes and lessons, is sent the Rollouts of the one and the Memory of the other, returns a T
+Asking = Generator[Request | Lesson, Any, T]
 
 
 def answered(asking: Asking[T], run: Callable[[Request], Rollouts]) -> T:
     """What comes of it when every request is run at once."""
-    rollouts: Rollouts | None = None
+    answer: Rollouts | Memory | None = None
     while True:
         try:
-            request = next(asking) if rollouts is None else asking.send(rollouts)
+            wanted = next(asking) if answer is None else asking.send(answer)
         except StopIteration as done:
             result: T = done.value
             return result
-        rollouts = run(request)
+        answer = wanted.carry_out() if isinstance(wanted, Lesson) else run(wanted)
 
 
 @dataclass(frozen=True)
@@ -138,7 +150,7 @@ class Candidates:
     def behave(self, count: int) -> Asking[Rollouts]:
         """Run the unperturbed policy `count` times, keeping the transitions."""
         index = np.arange(count)
-        rollouts = yield Request(
+        rollouts: Rollouts = yield Request(
             base=self.M,
             whitening=self.whitening,
             seeds=self._seeds(Role.BEHAVIOUR, index),

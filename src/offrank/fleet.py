@@ -1,7 +1,8 @@
 """Driving runs: one engine serves whatever the runs ask for at the moment, side by side.
 
 A single run is a fleet of one. Nobody waits for another's phase: as soon as a run's request is complete, its next one
-joins what the engine is doing.
+joins what the engine is doing. Where the engine is a GPU, the critics of all runs that have new transitions at the
+moment are trained there together.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 
 from offrank.engines.base import Engine
 from offrank.errors import EpisodeError, Interrupted, OffrankError
 from offrank.noise import make_room
+from offrank.rankers.tutor import torch_tutor
 from offrank.rollouts import Request, Rollouts
 from offrank.run import Run
 
@@ -65,6 +68,8 @@ def drive(
             end. Or the engine failed, and all were saved.
     """
     waiting: dict[int, tuple[Run, Request]] = {}
+    begun: list[Run] = []
+    tutor = torch_tutor(engine.device) if engine.device is not None else None
     to_come = iter(runs)
     failures: list[OffrankError] = []
 
@@ -72,10 +77,9 @@ def drive(
         for request in run.take():
             waiting[engine.submit(request)] = (run, request)
 
-    def receive(ticket: int, outcome: Rollouts | EpisodeError) -> None:
-        run, request = waiting.pop(ticket)
+    def move_on(run: Run, step: Callable[[], None]) -> None:
         try:
-            run.receive(request, outcome)
+            step()
         except OffrankError as error:
             failures.append(error)
             _pause(run)
@@ -85,32 +89,48 @@ def drive(
                 del waiting[other]
         submit(run)
 
+    def receive(ticket: int, outcome: Rollouts | EpisodeError) -> None:
+        run, request = waiting.pop(ticket)
+        move_on(run, partial(run.receive, request, outcome))
+
+    def teach(at_least: int) -> None:
+        """Carry out the lessons that runs wait for, if there are so many."""
+        pupils = [(run, run.lesson) for run in under_way() if run.lesson is not None]
+        if tutor is not None and len(pupils) >= at_least:
+            for (run, _), memory in zip(pupils, tutor.teach(pupils), strict=True):
+                move_on(run, partial(run.taught, memory))
+
     def under_way() -> list[Run]:
-        return list({id(run): run for run, _ in waiting.values()}.values())
+        begun[:] = [run for run in begun if not run.done]
+        return begun
 
     def take_up() -> None:
-        begun = False
+        more = False
         while (side_by_side is None or len(under_way()) < side_by_side) and (run := next(to_come, None)) is not None:
+            run.hands_out_lessons = tutor is not None
             run.start()
+            begun.append(run)
             submit(run)
-            begun = True
-        if begun:
+            more = True
+        if more:
             make_room(2 * sum(run.direction_bytes for run in under_way()))
 
     with catching_signals() as signals:
         try:
             take_up()
-            while waiting:
-                for ticket, outcome in engine.completed(POLL):
+            while waiting or under_way():
+                completed = engine.completed(POLL)
+                for ticket, outcome in completed:
                     if ticket in waiting:  # not dropped a moment ago
                         receive(ticket, outcome)
+                teach(at_least=1 + len(under_way()) // 2 if completed else 1)  # together, but nobody waits long
                 take_up()
                 if tick is not None:
                     tick()
                 if signals.caught is not None:
                     raise Interrupted(signals.caught)
         except (OffrankError, KeyboardInterrupt):
-            for run in under_way():
+            for run in list(under_way()):
                 _pause(run)
             engine.cancel()
             raise

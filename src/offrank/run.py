@@ -13,12 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import BaseFileLock
 
-from offrank.arrays import Metrics
-from offrank.candidates import Asking, Episodes
+from offrank.arrays import Memory, Metrics
+from offrank.candidates import Asking, Episodes, Lesson
 from offrank.checkpoint import write_json
 from offrank.config import RunConfig
 from offrank.engines.base import EnvInfo
@@ -31,7 +32,8 @@ from offrank.rollouts import Request, Rollouts
 from offrank.runfolder import BEST, CHECKPOINT, CONFIG, METRICS
 from offrank.state import State
 
-Course = Generator[Request | None, Rollouts, None]  # yields None to wait for the evaluation under way
+Wanted = Request | Lesson
+Course = Generator[Wanted | None, Any, None]  # yields None to wait for the evaluation under way
 Callback = Callable[["Run", Metrics], bool | None]  # is told every record of the log; False stops the run
 
 
@@ -62,8 +64,9 @@ class Run(Record):
         self._asked_to_stop = False
         self._last_checkpoint = time.perf_counter()
         self._course: Course | None = None
+        self.hands_out_lessons = False  # to whoever drives it; else it carries them out itself
         self._fresh: list[Request] = []  # wanted, and not yet handed out
-        self._wanted: Request | None = None  # of the course
+        self._wanted: Wanted | None = None  # of the course
         self._measuring: Request | None = None  # the evaluation under way; self.state is what it measures
         self._ahead: list[tuple[State, Metrics]] = []  # iterations done meanwhile, held back
         self._error: OffrankError | None = None  # what went wrong in one of them
@@ -119,16 +122,23 @@ class Run(Record):
                 raise outcome
             self._measured(outcome)
         elif request is self._wanted:
-            try:
-                if isinstance(outcome, EpisodeError):
-                    raise outcome
-                self._advance(outcome)
-            except OffrankError as error:
-                if self._measuring is None:
-                    raise
-                self._error, self._wanted = error, None
+            self._go_on(outcome)
         else:
             raise ValueError("the outcome of a request that is not under way")
+
+    @property
+    def lesson(self) -> Lesson | None:
+        """What the run waits for instead of episodes, if it hands out lessons."""
+        return self._wanted if isinstance(self._wanted, Lesson) else None
+
+    def taught(self, memory: Memory) -> None:
+        """Take the outcome of the lesson, and move on.
+
+        Raises:
+            OffrankError: as `receive` does.
+        """
+        assert self.lesson is not None
+        self._go_on(memory)
 
     def stop(self) -> None:
         """Ask the run to stop after this iteration."""
@@ -150,15 +160,25 @@ class Run(Record):
             self._lock.release(force=True)
             self._lock = None
 
-    def _advance(self, rollouts: Rollouts | None) -> None:
+    def _go_on(self, outcome: Rollouts | Memory | EpisodeError) -> None:
+        try:
+            if isinstance(outcome, EpisodeError):
+                raise outcome
+            self._advance(outcome)
+        except OffrankError as error:
+            if self._measuring is None:
+                raise
+            self._error, self._wanted = error, None
+
+    def _advance(self, outcome: Rollouts | Memory | None) -> None:
         """Let the course go on to its next request."""
         assert self._course is not None
         self._wanted = None
         try:
-            self._wanted = next(self._course) if rollouts is None else self._course.send(rollouts)
+            self._wanted = next(self._course) if outcome is None else self._course.send(outcome)
         except StopIteration:
             self._course = None
-        if self._wanted is not None:
+        if isinstance(self._wanted, Request):
             self._fresh.append(self._wanted)
 
     def _drop(self) -> None:
@@ -199,15 +219,18 @@ class Run(Record):
         """One iteration of the strategy. Every training step of a run is counted here, and nowhere else."""
         iteration = self.strategy.iteration(self._latest, self.ranker, self.episodes)
         steps = episodes = 0
-        rollouts: Rollouts | None = None
+        outcome: Rollouts | Memory | None = None
         while True:
             try:
-                request = next(iteration) if rollouts is None else iteration.send(rollouts)
+                wanted = next(iteration) if outcome is None else iteration.send(outcome)
             except StopIteration as done:
                 state, metrics = done.value
                 break
-            rollouts = yield request
-            steps, episodes = steps + rollouts.steps, episodes + len(request)
+            if isinstance(wanted, Lesson):
+                outcome = (yield wanted) if self.hands_out_lessons else wanted.carry_out()
+                continue
+            outcome = rollouts = yield wanted
+            steps, episodes = steps + rollouts.steps, episodes + len(wanted)
         state = state.counted(steps, episodes)
         if self.info.exact is not None:
             metrics |= self.info.exact(state.M, self.strategy.whitening(state))

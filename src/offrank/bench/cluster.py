@@ -181,6 +181,7 @@ def serial(task: str, algo: str, iterations: int) -> list[float]:
         request = next(iteration)
         seconds = time.process_time() - begin
         while True:
+            assert isinstance(request, Request)  # these rankers have no lessons
             rollouts = _made_up(request, n, rng)
             begin = time.process_time()
             try:

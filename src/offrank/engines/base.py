@@ -36,6 +36,7 @@ class Engine(ABC):
 
     name: str
     info: EnvInfo
+    device: str | None = None  # where it runs them, if that is a GPU
 
     def __init__(self) -> None:
         self._tickets = 0

@@ -55,6 +55,7 @@ class WarpEngine(Engine):
         from offrank.engines.warp_worlds import Worlds
 
         self.task = task
+        self.device = device.alias if device.is_cuda else None
         self.info = EnvInfo(task.obs_dim, task.act_dim, task.horizon)
         self._worlds = Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic)
         self._preparing = ThreadPoolExecutor(os.cpu_count(), "offrank-prepare")

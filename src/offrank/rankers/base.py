@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from offrank.arrays import FloatArray, IntArray, Memory, Metrics
-from offrank.candidates import Asking, Candidates, Pairs
+from offrank.candidates import Asking, Candidates, Lesson, Pairs
 from offrank.rollouts import Rollouts
 
 
@@ -49,6 +49,10 @@ class Ranker:
     def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
         """The memory after the outcomes of the chosen pairs are known."""
         return memory
+
+    def lesson(self, memory: Memory, candidates: Candidates) -> Lesson | None:
+        """What is still to be done after `learn`, where that takes long; its outcome is merged into the memory."""
+        return None
 
 
 def top(scores: FloatArray, b: int) -> IntArray:

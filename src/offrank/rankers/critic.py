@@ -15,7 +15,7 @@ state's only where many different policies have acted (docs/rankers.md has the c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,8 +24,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from offrank.arithmetic import one_blas_thread
-from offrank.arrays import FloatArray, Memory, part
-from offrank.candidates import Candidates, Pairs
+from offrank.arrays import FloatArray, IntArray, Memory, part
+from offrank.candidates import Candidates, Lesson, Pairs
 from offrank.errors import UsageError
 from offrank.noise import Purpose, philox
 from offrank.rankers import network, replay
@@ -35,7 +35,7 @@ from offrank.rankers.network import Floats
 
 BATCH = 256
 CHUNK = 16  # batches made ready together
-SLOW = np.float32(0.005)  # how fast the slow copies follow, an update
+SLOW = float(np.float32(0.005))  # how fast the slow copies follow, an update
 OUTLIER = 10.0  # normalised states are cut here: one wild feature must not outweigh all others
 STATES = 2000  # of the last iteration, at most, over which the gradient is averaged
 RECENT = 80_000  # rows whose rewards set the unit of value
@@ -108,9 +108,10 @@ class Critic(Learned):
         new = self._rows(candidates, ranking.pairs or pairs)
         after |= _named("replay.", replay.extend(part(memory, "replay."), new, self.replay))
         after["fresh"] = np.array(sum(len(r["gain"]) for r in new), dtype=np.int64)
-        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what diverges is found out at the end
-            after |= self._train(after, candidates)
         return after
+
+    def lesson(self, memory: Memory, candidates: Candidates) -> CriticLesson:
+        return CriticLesson(self, memory, candidates)
 
     def _rows(self, candidates: Candidates, run: Pairs) -> list[Memory]:
         """The new episodes as the replay keeps them."""
@@ -119,34 +120,44 @@ class Critic(Learned):
             trajectories = zip(run.rollouts.trajectories, candidates.weights_of(run), strict=True)
             return [replay.rows(trajectory, W, *how) for trajectory, W in trajectories]
 
-    def _train(self, memory: Memory, candidates: Candidates) -> Memory:
+    def train(self, memory: Memory, candidates: Candidates) -> Memory:
         """The networks after this iteration's updates."""
         q, slow, first, second = (
-            {name: value.copy() for name, value in part(memory, f"{which}.").items()} for which in _NETWORKS
+            {name: value.copy() for name, value in part(memory, f"{which}.").items()} for which in NETWORKS
         )
-        seed, iteration = candidates.directions.seed, candidates.directions.iteration
         state, action, boot, ahead = (memory[f"replay.{name}"] for name in ("state", "action", "boot", "ahead"))
-        gain, unit = self._in_units(memory)
-        starts = np.flatnonzero(ahead)
-        updates = math.ceil(self.passes * min(int(memory["fresh"]), len(starts)) / BATCH)
-        random = Generator(philox(seed, Purpose.CRITIC, iteration, 1))
+        gain, unit = self.in_units(memory)
+        drawn = self.draws(memory, candidates)
         step = int(memory["step"])
-        drawn = starts[random.integers(len(starts), size=(updates, BATCH))]
-        for first_update in range(0, updates, CHUNK):
+        for first_update in range(0, len(drawn), CHUNK):
             at = drawn[first_update : first_update + CHUNK]
             done = np.concatenate([_normalised(candidates, state[at]), action[at]], axis=2)
             after = _would_do(candidates, _normalised(candidates, state[at + ahead[at]]))
             for i, x in enumerate(done):
                 y = gain[at[i], None] + boot[at[i], None] * network.forward(slow, after[i])[2]
                 step += 1
-                network.adam(q, network.squared_error_gradient(q, x, y), first, second, step, self.critic_rate)
+                size = network.step_size(self.critic_rate, step)
+                network.adam(q, network.squared_error_gradient(q, x, y), first, second, size)
                 network.follow(slow, q, SLOW)
-        if not all(np.isfinite(value).all() for value in q.values()):  # a critic that diverged begins anew
-            p, n = candidates.M.shape
-            return self._fresh_networks(p, n, seed, iteration + 1)
-        return _networks(q, slow, first, second, step, unit)
+        return self.judged((q, slow, first, second), step, unit, candidates)
 
-    def _in_units(self, memory: Memory) -> tuple[NDArray[Any], float]:
+    def draws(self, memory: Memory, candidates: Candidates) -> IntArray:
+        """The rows that each update of this iteration learns from, (updates, BATCH)."""
+        starts = np.flatnonzero(memory["replay.ahead"])
+        updates = math.ceil(self.passes * min(int(memory["fresh"]), len(starts)) / BATCH)
+        seed, iteration = candidates.directions.seed, candidates.directions.iteration
+        random = Generator(philox(seed, Purpose.CRITIC, iteration, 1))
+        rows: IntArray = starts[random.integers(len(starts), size=(updates, BATCH))]
+        return rows
+
+    def judged(self, nets: Sequence[Memory], step: int, unit: float, candidates: Candidates) -> Memory:
+        """Networks, slow copies and moments as the memory holds them; a critic that diverged begins anew."""
+        if not all(np.isfinite(value).all() for value in nets[0].values()):
+            p, n = candidates.M.shape
+            return self._fresh_networks(p, n, candidates.directions.seed, candidates.directions.iteration + 1)
+        return _networks(nets, step, unit)
+
+    def in_units(self, memory: Memory) -> tuple[NDArray[Any], float]:
         """What the k steps of every row gained, in units that keep values of order one.
 
         Where no episode ends early, the mean reward is taken off: it says nothing about actions, but would have to be
@@ -162,16 +173,29 @@ class Critic(Learned):
 
     def _fresh_networks(self, p: int, n: int, seed: int, iteration: int) -> Memory:
         q = network.draw(Generator(philox(seed, Purpose.CRITIC, iteration)), self.networks, n + p, self.hidden)
-        return _networks(q, q, network.zeros_like(q), network.zeros_like(q), 0, 0.0)
+        return _networks((q, q, network.zeros_like(q), network.zeros_like(q)), 0, 0.0)
 
 
-_NETWORKS = ("q", "slow", "first", "second")  # the networks, their slow copies, Adam's two moments
+@dataclass(frozen=True)
+class CriticLesson(Lesson):
+    """The updates of a critic's networks in one iteration of a run."""
+
+    critic: Critic
+    memory: Memory  # with the iteration's own transitions
+    candidates: Candidates
+
+    def carry_out(self) -> Memory:
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what diverges is found out at the end
+            return self.critic.train(self.memory, self.candidates)
 
 
-def _networks(q: Memory, slow: Memory, first: Memory, second: Memory, step: int, unit: float) -> Memory:
+NETWORKS = ("q", "slow", "first", "second")  # the networks, their slow copies, Adam's two moments
+
+
+def _networks(nets: Sequence[Memory], step: int, unit: float) -> Memory:
     """As the memory holds them. `unit`: reward in a unit of their value; 0: they have not learned yet."""
     out: Memory = {"step": np.array(step, dtype=np.int64), "unit": np.array(unit)}
-    for which, arrays in zip(_NETWORKS, (q, slow, first, second), strict=True):
+    for which, arrays in zip(NETWORKS, nets, strict=True):
         out |= _named(f"{which}.", arrays)
     return out
 

@@ -3,11 +3,14 @@
 NumPy is enough here. The networks are so small that a framework's overhead would outweigh its speed, their state is
 part of a run's checkpoint, and under one BLAS thread their bits are the same on resume. The first axis of every array
 counts the networks (E): they see the same inputs, each from its own start, and their mean is steadier than any of them.
+Another axis before it may count runs, with inputs (runs, 1, B, inputs); then, and on a GPU, the same functions take
+PyTorch's tensors (`tutor.py`).
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -17,7 +20,8 @@ from offrank.arrays import Memory
 
 Floats = NDArray[np.float32]
 
-BETA1, BETA2, EPSILON = (np.float32(value) for value in (0.9, 0.999, 1e-8))  # of Adam
+BETA1, BETA2, EPSILON = (float(np.float32(value)) for value in (0.9, 0.999, 1e-8))  # of Adam
+NEW1, NEW2 = (float(np.float32(1) - np.float32(beta)) for beta in (BETA1, BETA2))  # in single precision
 
 
 def draw(random: Generator, count: int, inputs: int, hidden: int) -> Memory:
@@ -53,23 +57,27 @@ def input_gradient(nets: Memory, x: Floats) -> Floats:
 def squared_error_gradient(nets: Memory, x: Floats, y: Floats) -> Memory:
     """Gradient of each network's mean of (output - y)^2, y (E, B, 1), with respect to its weights and biases."""
     h1, h2, out = forward(nets, x)
-    d3 = (out - y) * np.float32(2 / len(x))
+    d3 = (out - y) * float(np.float32(2 / x.shape[-2]))
     d1, d2 = _back(nets, h1, h2, d3)
-    weights: Memory = {"w1": x.T @ d1, "w2": _transposed(h1) @ d2, "w3": _transposed(h2) @ d3}
-    return weights | {f"c{layer}": d.sum(axis=1, keepdims=True) for layer, d in ((1, d1), (2, d2), (3, d3))}
+    weights: Memory = {"w1": _transposed(x) @ d1, "w2": _transposed(h1) @ d2, "w3": _transposed(h2) @ d3}
+    return weights | {f"c{layer}": d.sum(axis=-2, keepdims=True) for layer, d in ((1, d1), (2, d2), (3, d3))}
 
 
-def adam(nets: Memory, gradient: Memory, first: Memory, second: Memory, step: int, rate: float) -> None:
-    """One step of Adam, in place; `step` counts from 1."""
-    scaled = np.float32(rate * np.sqrt(1 - float(BETA2) ** step) / (1 - float(BETA1) ** step))
+def step_size(rate: float, step: int) -> float:
+    """Of Adam's update number `step`, counted from 1."""
+    return float(np.float32(rate * np.sqrt(1 - BETA2**step) / (1 - BETA1**step)))
+
+
+def adam(nets: Memory, gradient: Memory, first: Memory, second: Memory, size: Any) -> None:
+    """An update of Adam, in place; `size` is a number, or one a run."""
     for name, g in gradient.items():
         m, v = first[name], second[name]
-        m += (1 - BETA1) * (g - m)
-        v += (1 - BETA2) * (g * g - v)
-        nets[name] -= scaled * m / (np.sqrt(v) + EPSILON)
+        m += NEW1 * (g - m)
+        v += NEW2 * (g * g - v)
+        nets[name] -= size * m / (v**0.5 + EPSILON)
 
 
-def follow(slow: Memory, nets: Memory, share: np.float32) -> None:
+def follow(slow: Memory, nets: Memory, share: float) -> None:
     """Move slow copies of the networks a share of the way to them, in place."""
     for name, value in slow.items():
         value += share * (nets[name] - value)
@@ -87,8 +95,8 @@ def _back(nets: Memory, h1: Floats, h2: Floats, d3: Floats) -> tuple[Floats, Flo
 def _rectified(x: Floats, c: Floats) -> Floats:
     """max(x + c, 0), in the place of x."""
     x += c
-    return np.maximum(x, 0, out=x)
+    return np.maximum(x, 0, out=x) if isinstance(x, np.ndarray) else x.clamp_(min=0)
 
 
 def _transposed(x: Floats) -> Floats:
-    return np.swapaxes(x, -1, -2)
+    return x.swapaxes(-1, -2)

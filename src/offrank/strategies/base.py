@@ -83,13 +83,18 @@ class Strategy:
         normalizer = state.normalizer.merge(pairs.rollouts.moments)  # of every pair that was run
         if episodes.count_behaviour_states and ranking.behaviour is not None:
             normalizer = normalizer.merge(ranking.behaviour.moments)
+        # learn
+        learned = ranker.learn(state.ranker, candidates, ranking, used)
+        lesson = ranker.lesson(learned, candidates)
+        if lesson is not None:
+            learned = learned | (yield lesson)
         after = replace(
             state,
             M=M,
             normalizer=normalizer,
             iteration=state.iteration + 1,
             strategy=memory,
-            ranker=ranker.learn(state.ranker, candidates, ranking, used),
+            ranker=learned,
             horizon=horizon.learn(state, ranker, candidates, pairs),
         )
         totals = pairs.rollouts.totals
