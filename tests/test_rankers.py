@@ -265,6 +265,13 @@ def test_adaptive_does_not_take_the_best_of_an_on_policy_iteration_for_progress(
     assert float(memory["average"]) == 4.0
 
 
+def test_adaptive_logs_its_trust_as_the_learned_rankers_do(engine: FunctionEngine) -> None:
+    _, log = iterate(ARS(n_directions=6, n_top=3), Adaptive(patience=2), engine, 12)
+    assert {record["on_policy"] for record in log} == {True, False}
+    assert all(record["ranker_learned"] == (not record["on_policy"]) for record in log)
+    assert log[0]["ranker_trust"] == 1.0 and len({record["ranker_trust"] for record in log}) > 2
+
+
 def test_adaptive_with_b_of_one_counts_only_the_stall() -> None:
     ranker = Adaptive(patience=2)
     memory = ranker.learn(ranker.start(N_ACT, N_OBS, 0), candidates(), *outcome([1.0], [5.0]))

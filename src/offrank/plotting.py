@@ -117,7 +117,7 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
 
 
 def _trust(axes: Any, iterations: Sequence[Metrics]) -> None:
-    """How far a learned ranker was trusted, on an axis of its own, with the iterations that it ranked shaded."""
+    """How far a ranker was trusted, on an axis of its own, with the iterations that it ranked shaded."""
     judged = [r for r in iterations if "ranker_trust" in r]
     if not judged:
         return

@@ -93,7 +93,10 @@ class Adaptive(Mixed):
 
     def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
         ranking = yield from super().rank(candidates, memory)
-        ranking.metrics.update(agreement=float(memory["tau"]), stalled=int(memory["stalled"]))
+        trusted = not ranking.metrics["on_policy"]
+        ranking.metrics.update(
+            ranker_trust=float(memory["tau"]), ranker_learned=trusted, stalled=int(memory["stalled"])
+        )
         return ranking
 
     def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
