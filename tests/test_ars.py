@@ -21,12 +21,14 @@ def engine() -> FunctionEngine:
     return FunctionEngine(linear_system(N_OBS, N_ACT), N_OBS, N_ACT)
 
 
-def plain_ars(simulate, iterations: int, N: int, b: int, alpha: float, nu: float, shift: float, form: str):
+def plain_ars(
+    simulate, iterations: int, N: int, b: int, alpha: float, nu: float, shift: float, form: str, momentum: float = 0.0
+):
     """Algorithm 2 of the ARS paper as a plain loop, with our seeds and directions."""
     from offrank.noise import Role, episode_seeds
 
     scaled, normalised, _ = FORMS[form]
-    M, states = np.zeros((N_ACT, N_OBS)), []
+    M, average, states = np.zeros((N_ACT, N_OBS)), np.zeros((N_ACT, N_OBS)), []
     for j in range(iterations):
         mean, std = np.zeros(N_OBS), np.ones(N_OBS)
         if normalised and states:
@@ -41,7 +43,9 @@ def plain_ars(simulate, iterations: int, N: int, b: int, alpha: float, nu: float
                 states += list(t.observations)
         order = np.argsort(-r.max(axis=1), kind="stable")[:b]
         sigma = np.std(r[order]) if scaled else 1.0
-        M = M + alpha / (b * sigma) * sum((r[k, 0] - r[k, 1]) * delta[k] for k in order)
+        step = sum((r[k, 0] - r[k, 1]) * delta[k] for k in order) / (b * sigma)
+        average = momentum * average + (1 - momentum) * step
+        M = M + alpha * average
     return M
 
 
@@ -54,6 +58,15 @@ def test_each_form_equals_the_published_algorithm(engine: FunctionEngine, form: 
     expected = plain_ars(engine.simulate, 6, N, b, alpha, 0.1, 0.5, form)
     np.testing.assert_allclose(state.M, expected, rtol=1e-9, atol=1e-12)
     assert np.abs(expected).max() > 1e-4
+
+
+def test_momentum_averages_the_steps(engine: FunctionEngine) -> None:
+    strategy = ARS(n_directions=8, n_top=3, step_size=0.05, noise_std=0.1, momentum=0.7)
+    state, _ = iterate(strategy, OnPolicy(), engine, 6, episodes=Episodes(10))
+    expected = plain_ars(engine.simulate, 6, 8, 3, 0.05, 0.1, 0.0, "V2-t", momentum=0.7)
+    np.testing.assert_allclose(state.M, expected, rtol=1e-9, atol=1e-12)
+    without = plain_ars(engine.simulate, 6, 8, 3, 0.05, 0.1, 0.0, "V2-t")
+    assert np.abs(expected - without).max() > 1e-3
 
 
 def test_forms_without_t_use_every_direction() -> None:
@@ -155,6 +168,7 @@ def test_non_finite_weights_stop_with_a_clear_line() -> None:
         ({"step_size": 0.0}, "step_size = 0.0: must be positive"),
         ({"noise_std": -1.0}, "noise_std = -1.0: must be positive"),
         ({"form": "v2t"}, "did you mean 'V2-t'"),
+        ({"momentum": 1.0}, r"momentum = 1.0: must be in \[0, 1\)"),
     ],
 )
 def test_bad_hyperparameters_are_named(given: dict, says: str) -> None:

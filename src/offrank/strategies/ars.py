@@ -30,16 +30,18 @@ FORMS = {
 
 @dataclass(frozen=True)
 class ARS(Strategy):
-    """M += alpha / (b sigma_R) * sum over the top b of (r+ - r-) delta."""
+    """M += alpha / (b sigma_R) * sum over the top b of (r+ - r-) delta; with momentum, its running average instead."""
 
     name: ClassVar[str] = "ars"
 
     step_size: float = 0.02  # alpha
     form: str = "V2-t"  # BRS, V1, V1-t, V2 or V2-t
+    momentum: float = 0.0  # share of the last iterations' pairs in a step; 0: the published algorithm
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("positive", lambda value: value > 0, "step_size")
+        self._check("in [0, 1)", lambda value: 0 <= value < 1, "momentum")
         if self.form not in FORMS:
             raise UsageError(f"form = {self.form!r}: one of {', '.join(FORMS)}{did_you_mean(self.form, FORMS)}")
         if not FORMS[self.form][2] and self.n_top != self.n_directions:
@@ -52,6 +54,9 @@ class ARS(Strategy):
     def normalises(self) -> bool:
         return FORMS[self.form][1]
 
+    def memory(self, p: int, n: int) -> Memory:
+        return {"average": np.zeros((p, n))} if self.momentum else {}
+
     def update(self, candidates: Candidates, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
         alpha, b, sigma_R = self.step_size, len(used.index), return_deviation(used)
         if sigma_R == 0.0:  # equal returns carry no information, and give no step
@@ -60,4 +65,7 @@ class ARS(Strategy):
         delta = candidates.directions.take(used.index)
         with one_blas_thread():
             total = np.tensordot(used.plus - used.minus, delta, axes=1)
+        if self.momentum:
+            total = self.momentum * memory["average"] + (1 - self.momentum) / (b * scaled_by) * total
+            return candidates.M + alpha * total, {"average": total}, {"sigma_R": sigma_R}
         return candidates.M + alpha / (b * scaled_by) * total, memory, {"sigma_R": sigma_R}
