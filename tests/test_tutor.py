@@ -148,6 +148,14 @@ def test_a_fleet_on_a_device_learns_together_what_its_runs_learn_alone(tutor: Co
         np.testing.assert_allclose(b.state.M, a.state.M, rtol=1e-3, atol=1e-5)
 
 
+def test_without_pytorch_every_run_has_its_own_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offrank.fleet, "torch_tutor", lambda device: None)
+    alone, other = run(0), run(0)
+    offrank.fleet.drive([alone], FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON))
+    offrank.fleet.drive([other], device())
+    assert other.policy.sha256 == alone.policy.sha256
+
+
 def test_a_run_that_ends_while_it_waits_for_its_lesson_is_done(tutor: Counting) -> None:
     stopping, going = run(0, threshold=-1e9), run(1)
     offrank.fleet.drive([stopping, going], device())

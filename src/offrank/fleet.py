@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from types import FrameType
 
 from offrank.engines.base import Engine
@@ -69,7 +69,7 @@ def drive(
     """
     waiting: dict[int, tuple[Run, Request]] = {}
     begun: list[Run] = []
-    tutor = torch_tutor(engine.device) if engine.device is not None else None
+    tutor = cache(torch_tutor)  # made when there is something to teach: PyTorch takes its time to load
     to_come = iter(runs)
     failures: list[OffrankError] = []
 
@@ -96,9 +96,12 @@ def drive(
     def teach(at_least: int) -> None:
         """Carry out the lessons that runs wait for, if there are so many."""
         pupils = [(run, run.lesson) for run in under_way() if run.lesson is not None]
-        if tutor is not None and len(pupils) >= at_least:
-            for (run, _), memory in zip(pupils, tutor.teach(pupils), strict=True):
-                move_on(run, partial(run.taught, memory))
+        if engine.device is None or len(pupils) < at_least:
+            return
+        together = tutor(engine.device)
+        memories = together.teach(pupils) if together else [lesson.carry_out() for _, lesson in pupils]
+        for (run, _), memory in zip(pupils, memories, strict=True):
+            move_on(run, partial(run.taught, memory))
 
     def under_way() -> list[Run]:
         begun[:] = [run for run in begun if not run.done]
@@ -107,7 +110,7 @@ def drive(
     def take_up() -> None:
         more = False
         while (side_by_side is None or len(under_way()) < side_by_side) and (run := next(to_come, None)) is not None:
-            run.hands_out_lessons = tutor is not None
+            run.hands_out_lessons = engine.device is not None
             run.start()
             begun.append(run)
             submit(run)
