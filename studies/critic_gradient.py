@@ -105,7 +105,7 @@ def anew(run: Run, k: int, updates: int, draw: int) -> FloatArray:
     memory |= critic._fresh_networks(*run.state.M.shape, seed=draw, iteration=0)
     now = candidates(run, run.strategy.noise_std)
     while (done := int(memory["step"])) < updates:
-        memory |= critic._train(memory, replace(now, directions=replace(now.directions, seed=draw, iteration=done)))
+        memory |= critic.train(memory, replace(now, directions=replace(now.directions, seed=draw, iteration=done)))
     return critic.gradient(now, memory)
 
 

@@ -26,7 +26,7 @@ from offrank.checkpoint import write_json
 from offrank.config import convert, resolve
 from offrank.engines import make_engine
 from offrank.rankers import RANKERS, Random
-from offrank.rankers.base import Ranking
+from offrank.rankers.base import Ranking, taught
 from offrank.rankers.critic import Critic
 from offrank.runfolder import versions
 
@@ -59,7 +59,7 @@ class ClosedForm(Critic):
     frequency: float = 0.3
     ridge: float = 0.1  # on C, relative to the mean of its diagonal
 
-    def _train(self, memory: Memory, candidates: Candidates) -> Memory:
+    def train(self, memory: Memory, candidates: Candidates) -> Memory:
         return {}
 
     def gradient(self, candidates: Candidates, memory: Memory) -> FloatArray:
@@ -114,7 +114,7 @@ def replay(spec: str, seed: int) -> dict[str, Any]:
             for later, q in TAPE[t : t + AHEAD]:
                 predicted.append(np.tensordot(later.directions.take(q.index), g / np.linalg.norm(g), axes=2))
                 outcome.append((q.plus - q.minus) / np.sqrt(np.mean(near**2)))
-        memory = ranker.learn(memory, candidates, Ranking(pairs.index), pairs)
+        memory = taught(ranker, memory, candidates, Ranking(pairs.index), pairs)
     x, y = np.concatenate(predicted), np.concatenate(outcome)
     thirds = np.array_split(np.arange(len(x)), 3)
     return {

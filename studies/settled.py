@@ -28,7 +28,7 @@ from offrank.engines import Engine, make_engine
 from offrank.noise import Directions
 from offrank.normalizer import Whitening
 from offrank.rankers import Critic, Random
-from offrank.rankers.base import Ranker, Ranking
+from offrank.rankers.base import Ranker, Ranking, taught
 from offrank.rankers.learned import along
 from offrank.saved import Saved
 
@@ -90,7 +90,7 @@ def main() -> None:
             others = around(args.task, name, engine, args.seed + OTHER_SEED, args.critic, LEARNED_FROM)
             memory = critic.start(engine.info.act_dim, engine.info.obs_dim, args.seed)
             learned_from = run(others, engine)
-            memory = critic.learn(memory, others, Ranking(learned_from.index), learned_from)
+            memory = taught(critic, memory, others, Ranking(learned_from.index), learned_from)
             predicted = along(candidates, critic.gradient(candidates, memory))
             row["critic"] = {
                 "pairs": args.critic,

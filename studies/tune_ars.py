@@ -16,20 +16,18 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tune_tres import FIRST_SEED, SETTINGS, TimeUp, score
+from tune_tres import FIRST_SEED, SETTINGS, drive_for, score
 
 from offrank.checkpoint import read_json, write_json
 from offrank.cli.options import count
 from offrank.config import configure, resolve, task_default
 from offrank.engines import Gpu, make_engine
-from offrank.errors import Interrupted, OffrankError
-from offrank.fleet import drive
+from offrank.errors import Interrupted
 from offrank.run import Run
 from offrank.runfolder import versions
 
@@ -56,20 +54,10 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
             config = configure(args.task, recipe, engine.info, seed=seed, engine=engine.name, **limits)
             runs.append((given, Run(config, engine.info)))
-    end = time.monotonic() + 60 * args.minutes
-
-    def tick() -> None:
-        if time.monotonic() > end:
-            raise TimeUp
-
     try:
-        drive([run for _, run in runs], engine, tick)
+        drive_for([run for _, run in runs], engine, args.minutes)
     except Interrupted:
         print("interrupted: runs count as they stand", file=sys.stderr)
-    except TimeUp:
-        print("time is up", file=sys.stderr)
-    except OffrankError as error:  # some broke, the others went on to their end
-        print(f"broke: {error}", file=sys.stderr)
     rows = [
         {
             "settings": given,

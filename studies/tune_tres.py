@@ -61,6 +61,31 @@ class TimeUp(OffrankError):
     """The minutes of a batch are over."""
 
 
+def drive_for(runs: list[Run], engine: Engine, minutes: float) -> bool:
+    """Drive runs to their end, or for so long; returns whether the time was up. Where some break, the others go on.
+
+    Raises:
+        Interrupted: by a signal.
+    """
+    end = time.monotonic() + 60 * minutes
+
+    def tick() -> None:
+        if time.monotonic() > end:
+            raise TimeUp
+
+    try:
+        drive(runs, engine, tick)
+    except Interrupted:
+        raise
+    except TimeUp:
+        left = [f"{run.state.steps:,}" for run in runs if not run.stop_reason]
+        print(f"time is up: {len(left)} runs stand at {', '.join(left)} steps")
+        return True
+    except OffrankError as error:
+        print(f"broke: {error}")
+    return False
+
+
 def try_out(
     task: str, engine: Engine, trials: list[dict[str, Any]], seeds: list[int], steps: int, minutes: float
 ) -> list[list[float]]:
@@ -76,23 +101,8 @@ def try_out(
                 for s in seeds
             ]
         )
-    end = time.monotonic() + 60 * minutes
-
-    def tick() -> None:
-        if time.monotonic() > end:
-            raise TimeUp
-
-    try:
-        drive([run for group in runs for run in group], engine, tick)
-    except Interrupted:
-        raise
-    except TimeUp:
-        left = [f"{run.state.steps:,}" for group in runs for run in group if not run.stop_reason]
-        print(f"time is up: {len(left)} runs stand at {', '.join(left)} steps")
-        return [[score(run) for run in group] for group in runs]
-    except OffrankError as error:  # some broke, the others went on to their end
-        print(f"broke: {error}")
-    return [[score(run) if run.stop_reason else 0.0 for run in group] for group in runs]
+    up = drive_for([run for group in runs for run in group], engine, minutes)
+    return [[score(run) if up or run.stop_reason else 0.0 for run in group] for group in runs]
 
 
 def main() -> None:

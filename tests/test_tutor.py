@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 import offrank.fleet
 from helpers import FunctionEngine, linear_system
 from offrank.arrays import Memory
-from offrank.candidates import Episodes, Lesson
+from offrank.candidates import Candidates, Episodes, Lesson, answered
 from offrank.config import configure, resolve
 from offrank.engines import EnvInfo
 from offrank.launch import open_run
 from offrank.rankers import Critic
+from offrank.rankers.base import Ranking, taught
+from offrank.rankers.critic import CriticLesson
 from offrank.rankers.tutor import Tutor, torch_tutor
 from offrank.run import Run
 from offrank.strategies import ARS
@@ -57,6 +60,11 @@ class Pupil:
             self.state = done.value[0]
 
 
+def pupil_candidates(lesson: Lesson) -> Candidates:
+    assert isinstance(lesson, CriticLesson)
+    return lesson.candidates
+
+
 @pytest.mark.parametrize("make", [numpy_tutor, torch_on_the_cpu])
 def test_lessons_together_are_the_lessons_one_by_one(make: Any) -> None:
     tutor, pupils = make(), [Pupil(seed, b) for seed, b in ((0, 2), (1, 5), (2, 3))]
@@ -97,6 +105,17 @@ def test_a_critic_that_diverges_begins_anew_and_leaves_the_others_alone() -> Non
         first, second = tutor.teach(list(zip(pupils, lessons, strict=True)))
     assert int(first["step"]) == 0 and all(np.isfinite(value).all() for value in first.values())
     np.testing.assert_allclose(second["q.w1"], lessons[1].carry_out()["q.w1"], rtol=1e-3, atol=1e-5)
+
+
+def test_a_ranker_taught_by_hand_knows_what_an_iteration_would_have_taught_it() -> None:
+    pupil = Pupil(0, 3)
+    lesson, iteration = pupil.lesson()
+    c = replace(pupil_candidates(lesson), keep=True)
+    pairs = answered(c.evaluate(np.arange(3)), pupil.engine.run)
+    memory = taught(CRITIC, CRITIC.start(P, N_OBS, 0), c, Ranking(pairs.index), pairs)
+    pupil.go_on(iteration, lesson.carry_out())
+    assert int(memory["step"]) == int(pupil.state.ranker["step"]) > 0
+    np.testing.assert_array_equal(memory["q.w2"], pupil.state.ranker["q.w2"])
 
 
 # --- in a fleet

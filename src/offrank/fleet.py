@@ -95,8 +95,10 @@ def drive(
 
     def teach(at_least: int) -> None:
         """Carry out the lessons that runs wait for, if there are so many."""
+        if engine.device is None:
+            return  # runs do that themselves
         pupils = [(run, run.lesson) for run in under_way() if run.lesson is not None]
-        if engine.device is None or len(pupils) < at_least:
+        if len(pupils) < at_least:
             return
         together = tutor(engine.device)
         memories = together.teach(pupils) if together else [lesson.carry_out() for _, lesson in pupils]

@@ -1,8 +1,8 @@
 """A substep of the physics for the six tasks' models, in as few launches on its longest chain as possible.
 
-With few worlds a substep takes as long as its longest chain of kernels. mujoco_warp's own has about fifty and ten more
-an iteration of its solver; here independent chains are laid beside each other (contacts, the inertia matrix, actuators
-with passive forces, and velocities), and forces, solver and integrator are two kernels (`warp_newton.py`,
+With few worlds a substep takes as long as its longest chain of kernels. mujoco_warp's own has about 75 in a row and ten
+more an iteration of its solver; here independent chains are laid beside each other (contacts, the inertia matrix,
+actuators with passive forces, and velocities), and forces, solver and integrator are two kernels (`warp_newton.py`,
 `warp_integrate.py`). Up to there the kernels and what each computes are mujoco_warp's. Inside a captured graph streams
 become branches.
 """

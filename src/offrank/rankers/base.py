@@ -55,6 +55,13 @@ class Ranker:
         return None
 
 
+def taught(ranker: Ranker, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
+    """The memory after `learn` and the lesson that comes of it, here and now."""
+    after = ranker.learn(memory, candidates, ranking, pairs)
+    lesson = ranker.lesson(after, candidates)
+    return after if lesson is None else after | lesson.carry_out()
+
+
 def top(scores: FloatArray, b: int) -> IntArray:
     """The b directions of largest score, ascending; equal scores go to the lowest index."""
     return np.sort(np.argsort(-scores, kind="stable")[:b])
