@@ -1,14 +1,16 @@
 """How many directions, how far, and how long an episode: a grid of ARS's settings on one task, all runs side by side.
 
-    python studies/tune_ars.py Walker2d-v3 --n-top 5 10 20 --step-size 0.02 0.04 --noise-std 0.0125 0.025 0.05 \\
+    python studies/tune_ars.py Walker2d-v3 --directions 5 10 20 --step-size 0.02 0.04 --noise-std 0.0125 0.025 0.05 \\
         --horizon 0 250+1 --seeds 4 --steps 5M --engine warp --worlds 3400 --minutes 20 --out runs/ars-Walker2d-v3.json
+    python studies/tune_ars.py Ant-v3 --directions 60/20 --horizon 125+1 250 --momentum 0 0.7 --steps 5M --engine warp
     python studies/tune_ars.py Walker2d-v3 --show runs/ars-Walker2d-v3.json
 
-Seeds for tuning (1000, 1001, ...) are apart from those anything is reported on, and directions are random, as many as
-are used: the numbers are no ranker's advantage in a comparison. A horizon H+g is of training episodes of H steps, g
-more each iteration (`train_horizon`, `horizon_growth`); 0 is the whole episode. The score of a run is that of
-`studies/tune_tres.py`, the area under its learning curve, 1 from the first crossing of the threshold on. Runs that are
-not done when the minutes are over count as if their last return stayed.
+Seeds for tuning (1000, 1001, ...) are apart from those anything is reported on. Directions are N/b: N are run and the
+best b used; of a single number all are used, and they are random. `--ranker` puts another ranker in place of both. A
+horizon H+g is of training episodes of H steps, g more each iteration (`train_horizon`, `horizon_growth`); 0 is the whole
+episode, and - what the preset has. The score of a run is that of `studies/tune_tres.py`, the area under its learning
+curve, 1 from the first crossing of the threshold on. Runs that are not done when the minutes are over count as if their
+last return stayed.
 """
 
 from __future__ import annotations
@@ -34,14 +36,24 @@ from offrank.runfolder import versions
 
 def length(text: str) -> dict[str, float]:
     """Settings of `H+g`."""
+    if text == "-":
+        return {}
     steps, _, growth = text.partition("+")
-    return {"train_horizon": int(steps), "horizon_growth": float(growth or 0)} if int(steps) else {}
+    return {"train_horizon": int(steps), "horizon_growth": float(growth or 0)}
+
+
+def directions(text: str) -> dict[str, int]:
+    """Settings of `N/b`, or of `b`."""
+    sampled, _, used = text.partition("/")
+    return {"n_directions": int(sampled), "n_top": int(used or sampled)}
 
 
 def grid(args: argparse.Namespace) -> list[dict[str, Any]]:
     return [
-        {"n_directions": b, "n_top": b, "step_size": alpha, "noise_std": nu, **horizon}
-        for b, alpha, nu, horizon in product(args.n_top, args.step_size, args.noise_std, args.horizon)
+        {**chosen, "step_size": alpha, "noise_std": nu, **horizon, **({"momentum": mu} if mu is not None else {})}
+        for chosen, alpha, nu, horizon, mu in product(
+            args.directions, args.step_size, args.noise_std, args.horizon, args.momentum
+        )
     ]
 
 
@@ -50,7 +62,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     limits = {"steps": args.steps, "threshold": task_default(args.task, "threshold"), **SETTINGS}
     runs: list[tuple[dict[str, Any], Run]] = []
     for given in grid(args):
-        recipe = resolve(args.task, "ars", "random", given)
+        usual = "random" if given["n_directions"] == given["n_top"] else "on-policy"
+        recipe = resolve(args.task, "ars", args.ranker or usual, given)
         for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
             config = configure(args.task, recipe, engine.info, seed=seed, engine=engine.name, **limits)
             runs.append((given, Run(config, engine.info)))
@@ -69,7 +82,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         }
         for given, run in runs
     ]
-    return {"task": args.task, "steps": args.steps, "engine": engine.name, "rows": rows, "versions": versions()}
+    about = {"task": args.task, "steps": args.steps, "engine": engine.name, "ranker": args.ranker}
+    return {**about, "rows": rows, "versions": versions()}
 
 
 def show(found: dict[str, Any], best: int) -> None:
@@ -77,16 +91,18 @@ def show(found: dict[str, Any], best: int) -> None:
     for row in found["rows"]:
         groups.setdefault(repr(row["settings"]), []).append(row)
     order = sorted(groups.values(), key=lambda rows: -np.mean([row["score"] for row in rows]))
-    print("| b | step | noise | horizon | score | reached | first at (k steps) | stands at (k steps) |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| N/b | step | noise | horizon | momentum | score | best | reached | first at (k) | stands at (k) |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for rows in order[:best]:
         s = rows[0]["settings"]
-        horizon = f"{s['train_horizon']}+{s['horizon_growth']:g}" if "train_horizon" in s else "whole"
+        horizon = f"{s['train_horizon']}+{s['horizon_growth']:g}" if "train_horizon" in s else "-"
+        best_return = np.median([max((mean for _, mean in row["evaluations"]), default=0.0) for row in rows])
         reached = sorted(row["reached"] for row in rows if row["reached"])
         scores, stands = [row["score"] for row in rows], [row["stands_at"] / 1e3 for row in rows]
         print(
-            f"| {s['n_top']} | {s['step_size']:g} | {s['noise_std']:g} | {horizon} "
-            f"| {np.mean(scores):.3f} ± {np.std(scores) / math.sqrt(len(scores)):.3f} | {len(reached)} of {len(rows)} "
+            f"| {s['n_directions']}/{s['n_top']} | {s['step_size']:g} | {s['noise_std']:g} | {horizon} "
+            f"| {s.get('momentum', '-')} | {np.mean(scores):.3f} ± {np.std(scores) / math.sqrt(len(scores)):.3f} "
+            f"| {best_return:.0f} | {len(reached)} of {len(rows)} "
             f"| {', '.join(f'{steps / 1e3:.0f}' for steps in reached)} "
             f"| {min(stands):.0f} to {max(stands):.0f} |"
         )
@@ -95,10 +111,12 @@ def show(found: dict[str, Any], best: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task")
-    parser.add_argument("--n-top", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--ranker", help="default: on-policy, or random where all directions are used")
+    parser.add_argument("--directions", type=directions, nargs="+", default=[directions("8")], metavar="N/b")
     parser.add_argument("--step-size", type=float, nargs="+", default=[0.01, 0.02])
     parser.add_argument("--noise-std", type=float, nargs="+", default=[0.025])
     parser.add_argument("--horizon", type=length, nargs="+", default=[{}], metavar="H+g", help="0: whole episodes")
+    parser.add_argument("--momentum", type=float, nargs="+", default=[None])
     parser.add_argument("--seeds", type=int, default=4, help="tuning seeds a setting")
     parser.add_argument("--steps", type=count, default=1_000_000, help="budget of a run")
     parser.add_argument("--engine", default="auto", help="warp for a GPU")
