@@ -7,8 +7,8 @@
 
 Seeds for tuning (1000, 1001, ...) are apart from those anything is reported on. Directions are N/b: N are run and the
 best b used; of a single number all are used, and they are random. `--ranker` puts another ranker in place of both. A
-horizon H+g is of training episodes of H steps, g more each iteration (`train_horizon`, `horizon_growth`); 0 is the whole
-episode, and - what the preset has. The score of a run is that of `studies/tune_tres.py`, the area under its learning
+horizon H+g is of training episodes of H steps, g more each iteration (`train_horizon`, `horizon_growth`); 0 is the
+whole episode, and - what the preset has. The score of a run is that of `studies/tune_tres.py`, the area under its learning
 curve, 1 from the first crossing of the threshold on. Runs that are not done when the minutes are over count as if their
 last return stayed.
 """
@@ -26,7 +26,7 @@ import numpy as np
 from tune_tres import FIRST_SEED, SETTINGS, drive_for, score
 
 from offrank.checkpoint import read_json, write_json
-from offrank.cli.options import count
+from offrank.cli.options import count, setting
 from offrank.config import configure, resolve, task_default
 from offrank.engines import Gpu, make_engine
 from offrank.errors import Interrupted
@@ -50,7 +50,14 @@ def directions(text: str) -> dict[str, int]:
 
 def grid(args: argparse.Namespace) -> list[dict[str, Any]]:
     return [
-        {**chosen, "step_size": alpha, "noise_std": nu, **horizon, **({"momentum": mu} if mu is not None else {})}
+        {
+            **chosen,
+            "step_size": alpha,
+            "noise_std": nu,
+            **horizon,
+            **({"momentum": mu} if mu is not None else {}),
+            **dict(args.set),
+        }
         for chosen, alpha, nu, horizon, mu in product(
             args.directions, args.step_size, args.noise_std, args.horizon, args.momentum
         )
@@ -117,6 +124,7 @@ def main() -> None:
     parser.add_argument("--noise-std", type=float, nargs="+", default=[0.025])
     parser.add_argument("--horizon", type=length, nargs="+", default=[{}], metavar="H+g", help="0: whole episodes")
     parser.add_argument("--momentum", type=float, nargs="+", default=[None])
+    parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="for all runs")
     parser.add_argument("--seeds", type=int, default=4, help="tuning seeds a setting")
     parser.add_argument("--steps", type=count, default=1_000_000, help="budget of a run")
     parser.add_argument("--engine", default="auto", help="warp for a GPU")

@@ -8,9 +8,11 @@ only what is new goes up.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -19,9 +21,11 @@ import numpy as np
 from offrank.arrays import Memory, part
 from offrank.candidates import Lesson
 from offrank.rankers import network
-from offrank.rankers.critic import CHUNK, NETWORKS, OUTLIER, SLOW, CriticLesson
+from offrank.rankers.critic import BATCH, CHUNK, NETWORKS, OUTLIER, SLOW, Critic, CriticLesson
 
 Array = Any  # NumPy's or PyTorch's
+Work = Callable[[], None]
+Record = Callable[[Work], Work]
 
 
 @dataclass
@@ -40,10 +44,14 @@ class Tutor:
         library: `numpy`, or `torch`.
         up: an array of NumPy as the library's own, on the device.
         down: the other way.
+        record: what does the same work again on the same arrays, as fast as it can be done.
     """
 
-    def __init__(self, library: Any, up: Callable[[Any], Array], down: Callable[[Array], Any]):
-        self._library, self._up, self._down = library, up, down
+    def __init__(
+        self, library: Any, up: Callable[[Any], Array], down: Callable[[Array], Any], record: Record = lambda work: work
+    ):
+        self._library, self._up, self._down, self._record = library, up, down, record
+        self._desks: dict[Any, _Desk] = {}
         self._held: WeakKeyDictionary[Any, Held] = WeakKeyDictionary()
 
     def teach(self, pupils: Sequence[tuple[Any, Lesson]]) -> list[Memory]:
@@ -70,43 +78,50 @@ class Tutor:
         """Lessons of critics with equal settings for equal tasks. Axes: run, network, row of a batch, value."""
         join, critic = self._library.concatenate, pupils[0][1].critic
         plans = [_Plan.of(lesson, self._hold(whose, lesson)) for whose, lesson in pupils]
-        order = sorted(range(len(plans)), key=lambda i: -plans[i].updates)  # so that those still learning come first
-        plans = [plans[i] for i in order]
-        updates = np.array([plan.updates for plan in plans])
-        now, ahead, gain, boot = (self._padded([getattr(plan, name) for plan in plans]) for name in _Plan.BATCHES)
+        runs, most = len(plans), max(plan.updates for plan in plans)
+        now, ahead, gain, boot = (
+            self._stacked([_padded(getattr(plan, name), most) for plan in plans]) for name in _Plan.BATCHES
+        )
+        sizes = self._stacked([_padded(plan.sizes, most) for plan in plans])  # 0 for runs that are done
         mean, scale, M = (self._stacked([getattr(plan, name) for plan in plans]) for name in ("mean", "scale", "M"))
-        sizes = self._stacked([plan.sizes(int(updates[0])) for plan in plans])
-        flat = [self._stacked([_flat(part(plan.lesson.memory, f"{which}.")) for plan in plans]) for which in NETWORKS]
-        shapes = {name: value.shape for name, value in part(plans[0].lesson.memory, f"{NETWORKS[0]}.").items()}
-        q, slow, first, second = flat
-        n = mean.shape[-1]
-        for begin in range(0, int(updates[0]), CHUNK):
+        desk = self._desk(plans[0].lesson, runs)
+        for which in NETWORKS:
+            rows = np.stack([_flat(part(plan.lesson.memory, f"{which}.")) for plan in plans])
+            desk.vectors[which][:runs] = self._up(rows)
+        outcomes: list[Memory] = [{}] * runs
+        n, at = mean.shape[-1], (slice(0, runs), None, None)
+        for begin in range(0, most, CHUNK):
             chunk = slice(begin, begin + CHUNK)
-            runs = range(int((updates > begin).sum()))
-            seen = self._library.stack([plans[r].held.rows[now[r, chunk]] for r in runs])
-            later = self._library.stack([plans[r].held.rows[ahead[r, chunk]][..., :n] for r in runs])
-            at = (slice(0, len(runs)), None, None)
+            seen = self._library.stack([plan.held.rows[now[r, chunk]] for r, plan in enumerate(plans)])
+            later = self._library.stack([plan.held.rows[ahead[r, chunk]][..., :n] for r, plan in enumerate(plans)])
             done = join([self._normalised(seen[..., :n], mean[at], scale[at]), seen[..., n:]], axis=-1)
             later = self._normalised(later, mean[at], scale[at])
-            later = join([later, later @ M[: len(runs), None]], axis=-1)
+            later = join([later, later @ M[:, None]], axis=-1)
             for i in range(done.shape[1]):
                 update = begin + i
-                still = slice(0, int((updates > update).sum()))
-                learning, following = (_views(vector[still], shapes) for vector in (q, slow))
-                beyond = network.forward(following, later[still, i][:, None])[2]
-                y = gain[still, update][:, None, :, None] + boot[still, update][:, None, :, None] * beyond
-                gradient = _flat(network.squared_error_gradient(learning, done[still, i][:, None], y), join, len(y))
-                moments = {"": first[still]}, {"": second[still]}
-                network.adam({"": q[still]}, {"": gradient}, *moments, sizes[still, update][:, None])
-                network.follow({"": slow[still]}, {"": q[still]}, SLOW)
-        vectors = [self._down(vector) for vector in flat]
-        outcomes: list[Memory] = [{}] * len(plans)
-        for r, plan in enumerate(plans):
-            nets = [_views(vector[r : r + 1], shapes) for vector in vectors]
-            copies = [{name: value[0].copy() for name, value in net.items()} for net in nets]
-            step = int(plan.lesson.memory["step"]) + plan.updates
-            outcomes[order[r]] = critic.judged(copies, step, plan.unit, plan.lesson.candidates)
+                batch = done[:, i], later[:, i], gain[:, update], boot[:, update], sizes[:, update, None]
+                desk.update(*batch)
+                for r in (r for r, plan in enumerate(plans) if plan.updates == update + 1):
+                    outcomes[r] = self._outcome(critic, plans[r], desk, r)
         return outcomes
+
+    def _outcome(self, critic: Critic, plan: _Plan, desk: _Desk, row: int) -> Memory:
+        """What a run has learned, now that all of its updates are done."""
+        vectors = [np.array(self._down(desk.vectors[which][row : row + 1])) for which in NETWORKS]
+        nets = [{name: value[0] for name, value in _views(vector, desk.shapes).items()} for vector in vectors]
+        return critic.judged(nets, int(plan.lesson.memory["step"]) + plan.updates, plan.unit, plan.lesson.candidates)
+
+    def _desk(self, lesson: CriticLesson, runs: int) -> _Desk:
+        """Room for so many runs' networks. There is one for every power of two, and it is kept."""
+        room = 1 << (runs - 1).bit_length()
+        shapes = {name: value.shape for name, value in part(lesson.memory, f"{NETWORKS[0]}.").items()}
+        key = (room, *sorted(shapes.items()))
+        if key not in self._desks:
+            zeros = lambda *shape: self._up(np.zeros(shape, dtype=np.float32))  # noqa: E731
+            self._desks[key] = _Desk(zeros, self._library.concatenate, self._record, shapes, room)
+        desk = self._desks[key]
+        desk.clear()
+        return desk
 
     def _hold(self, whose: Any, lesson: CriticLesson) -> Held:
         """The device's copy of a run's replay, brought up to date."""
@@ -131,12 +146,47 @@ class Tutor:
     def _stacked(self, arrays: Sequence[Any]) -> Array:
         return self._up(np.stack(arrays))
 
-    def _padded(self, arrays: Sequence[Any]) -> Array:
-        """Stacked, with zeros where one has fewer updates than the first."""
-        out = np.zeros((len(arrays), *arrays[0].shape), dtype=arrays[0].dtype)
-        for row, array in zip(out, arrays, strict=True):
-            row[: len(array)] = array
-        return self._up(out)
+
+class _Desk:
+    """Arrays in a fixed place, for the networks of so many runs and a batch of each, and an update of them all."""
+
+    def __init__(
+        self,
+        zeros: Callable[..., Array],
+        join: Callable[..., Array],
+        record: Record,
+        shapes: Mapping[str, tuple[int, ...]],
+        runs: int,
+    ):
+        self.shapes, self._join, self._runs = shapes, join, runs
+        self.vectors = {which: zeros(runs, sum(map(math.prod, shapes.values()))) for which in NETWORKS}
+        rows = (runs, BATCH, shapes["w1"][1])
+        self._done, self._later, self._gain, self._boot = zeros(*rows), zeros(*rows), zeros(*rows[:2]), zeros(*rows[:2])
+        self._sizes = zeros(runs, 1)
+        self._batch = self._done, self._later, self._gain, self._boot, self._sizes
+        self._again = record(self._update)
+
+    def clear(self) -> None:
+        """Places that nobody takes stay as they are: their updates have no size."""
+        for array in (*self.vectors.values(), *self._batch):
+            array[:] = 0
+
+    def update(self, *batch: Array) -> None:
+        """One update of the first runs' networks, in place, by (their inputs, those a few steps later, gains, weights
+        of what is beyond, sizes of Adam's updates)."""
+        for place, values in zip(self._batch, batch, strict=True):
+            place[: len(values)] = values
+        self._again()
+
+    def _update(self) -> None:
+        q, slow, first, second = (self.vectors[which] for which in NETWORKS)
+        learning, following = (_views(vector, self.shapes) for vector in (q, slow))
+        beyond = network.forward(following, self._later[:, None])[2]
+        y = self._gain[:, None, :, None] + self._boot[:, None, :, None] * beyond
+        error = network.squared_error_gradient(learning, self._done[:, None], y)
+        gradient = _flat(error, self._join, self._runs)
+        network.adam({"": q}, {"": gradient}, {"": first}, {"": second}, self._sizes)
+        network.follow({"": slow}, {"": q}, SLOW)
 
 
 @dataclass
@@ -177,10 +227,18 @@ class _Plan:
     def M(self) -> Any:
         return self.lesson.candidates.M.T.astype(np.float32)
 
-    def sizes(self, updates: int) -> Any:
-        """Of Adam's updates, as many as asked for."""
+    @property
+    def sizes(self) -> Any:
+        """Of Adam's updates."""
         rate, step = self.lesson.critic.critic_rate, int(self.lesson.memory["step"])
-        return np.array([network.step_size(rate, step + 1 + i) for i in range(updates)], dtype=np.float32)
+        return np.array([network.step_size(rate, step + 1 + i) for i in range(self.updates)], dtype=np.float32)
+
+
+def _padded(array: Any, length: int) -> Any:
+    """With zeros at its end."""
+    out = np.zeros((length, *array.shape[1:]), dtype=array.dtype)
+    out[: len(array)] = array
+    return out
 
 
 def _flat(nets: Memory, join: Callable[..., Any] = np.concatenate, runs: int | None = None) -> Array:
@@ -193,7 +251,7 @@ def _views(vectors: Array, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, A
     """The networks that lie in rows of numbers, one a run, sharing their memory."""
     views, first = {}, 0
     for name, shape in sorted(shapes.items()):
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         views[name] = vectors[:, first : first + size].reshape(len(vectors), *shape)
         first += size
     return views
@@ -205,6 +263,23 @@ def torch_tutor(device: str) -> Tutor | None:
         import torch
     except ImportError:
         return None
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    on_gpu = device.startswith("cuda")
+    if on_gpu and not torch.cuda.is_available():
         return None
-    return Tutor(torch, lambda array: torch.as_tensor(array, device=device), lambda tensor: tensor.cpu().numpy())
+
+    def record(work: Work) -> Work:
+        """A graph of what the work launches: some forty kernels, so small that launching them takes the time."""
+        aside: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                work()  # what libraries set up on first use must not be recorded
+        aside.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            work()
+        replay: Work = graph.replay
+        return replay
+
+    up, down = partial(torch.as_tensor, device=device), lambda tensor: tensor.cpu().numpy()
+    return Tutor(torch, up, down, record) if on_gpu else Tutor(torch, up, down)
