@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -270,6 +271,39 @@ def test_replay_holds_k_step_transitions_with_terminal_flags_right(terminated: b
         np.testing.assert_allclose(rows["action"][t], W @ ((seen[t] - 1) * 2), rtol=1e-5)
     assert rows["ahead"][6] == 0  # where the last step led is a state, and no start
     np.testing.assert_allclose(rows["state"], seen, rtol=1e-6)
+
+
+def test_a_replay_that_grows_leaves_every_earlier_one_as_it_was() -> None:
+    def one(value: int, length: int) -> dict[str, np.ndarray]:
+        return {
+            name: np.full((length, *like.shape[1:]), value, like.dtype) for name, like in replay.empty(2, 3).items()
+        }
+
+    lengths, limit = [1, 4, 30, 2, 7, 7, 0, 9, 1, 50, 3], 20
+    held, all_held, whole = replay.empty(2, 3), [], np.zeros(0)
+    for value, length in enumerate(lengths):
+        parts = [one(value, length - length // 3), one(value, length // 3)]
+        replay.extend(held, [one(-1, 5)], limit)  # a course that was dropped
+        held = replay.extend(held, parts, limit)
+        replay.extend(held, [one(-2, 5)], limit)
+        whole = np.concatenate([whole, np.full(length, value)])
+        all_held.append((held, whole[-limit:]))
+    for memory, expected in all_held:
+        for name, like in replay.empty(2, 3).items():
+            assert memory[name].dtype == like.dtype and memory[name].shape == (len(expected), *like.shape[1:])
+            assert (memory[name].reshape(len(expected), -1) == expected[:, None]).all(), name
+
+
+def test_a_long_replay_is_not_copied_in_every_iteration() -> None:
+    new = {name: np.zeros((10, *like.shape[1:]), like.dtype) for name, like in replay.empty(2, 3).items()}
+    held, places = replay.empty(2, 3), set()
+    for _ in range(1000):
+        held = replay.extend(held, [new], 1000)
+        places.add(id(held["state"].base))
+    assert len(held["state"]) == 1000 and len(places) < 30
+    state = weakref.ref(held["state"].base)
+    del held
+    assert state() is None  # nobody keeps it
 
 
 def test_cutting_the_replay_leaves_every_transition_whole() -> None:

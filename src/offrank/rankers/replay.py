@@ -7,9 +7,13 @@ rows never breaks a transition. States are stored raw: the normaliser drifts wit
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offrank.arrays import FloatArray, Memory
 from offrank.normalizer import Whitening
@@ -50,5 +54,36 @@ def rows(trajectory: Trajectory, W: FloatArray, whitening: Whitening, shift: flo
 
 
 def extend(replay: Memory, new: Sequence[Memory], limit: int) -> Memory:
-    """The replay with new episodes' rows at its end, and no more than `limit` rows in all."""
-    return {name: np.concatenate([replay[name], *(r[name] for r in new)])[-limit:] for name in replay}
+    """The replay with new episodes' rows at its end, no more than `limit` rows in all. The old one stays as it is."""
+    return {name: _extended(rows, [r[name] for r in new], limit) for name, rows in replay.items()}
+
+
+@dataclass
+class _Room:
+    """An array with more rows than are taken yet."""
+
+    array: NDArray[Any]
+    taken: int
+
+
+_rooms: dict[
+    int, tuple[weakref.ref[NDArray[Any]], _Room]
+] = {}  # by id of the array that ends where the free rows begin
+
+
+def _extended(rows: NDArray[Any], new: Sequence[NDArray[Any]], limit: int) -> NDArray[Any]:
+    """Rows with others after them, the last so many of all. Written into the free rows behind them where there are
+    any, so that a long replay is not copied in every iteration; whoever holds `rows` sees what it saw before."""
+    count = sum(len(r) for r in new)
+    held, room = _rooms.pop(id(rows), (None, None))
+    if room is None or held is None or held() is not rows or room.taken + count > len(room.array):
+        kept = rows[max(0, len(rows) + count - limit) :]
+        room = _Room(np.empty((len(kept) + count + limit // 2, *rows.shape[1:]), dtype=rows.dtype), len(kept))
+        room.array[: len(kept)] = kept
+    if count:
+        np.concatenate(new, out=room.array[room.taken : room.taken + count])
+    room.taken += count
+    longer = room.array[max(0, room.taken - limit) : room.taken]
+    key = id(longer)
+    _rooms[key] = weakref.ref(longer, lambda _: _rooms.pop(key, None)), room
+    return longer
