@@ -3,9 +3,10 @@
     python studies/ablations.py HalfCheetah-v3 --seeds 0-19 --steps 2M --engine warp --worlds 2400 --out runs/ablations
     python studies/ablations.py HalfCheetah-v3 --show results/rankers/ablations-HalfCheetah-v3.json
 
-Runs go on past the threshold, to the same number of steps. Run again, it goes on from where it was. The table has the
-return at the end of the budget (median over seeds, 95 % bootstrap interval), and the share of seeds of
-which some evaluation was at the threshold. A figure is drawn beside the table.
+Runs go on past the threshold, to the same number of steps. Interrupted, it writes what there is; run again, it goes on
+from where it was. The table has the return at the last evaluation within so many steps (`--at`, by default the budget;
+median over seeds, 95 % bootstrap interval), and the share of seeds of which some evaluation by then was at the
+threshold. A figure is drawn beside the table.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from offrank.checkpoint import read_json, write_json
 from offrank.cli.options import count, seeds
 from offrank.config import configure, resolve, task_default
 from offrank.engines import Gpu, make_engine
+from offrank.errors import Interrupted
 from offrank.launch import folder_name, open_run
 from offrank.progress import drive_shown
 from offrank.runfolder import versions
@@ -69,7 +71,10 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
             label = "".join(c if c.isalnum() else "-" for c in name)
             folder = args.out / folder_name(args.task, label, seed)
             runs[name, seed] = open_run(config, engine.info, folder, resume=True)
-    drive_shown(list(runs.values()), engine, sys.stderr)
+    try:
+        drive_shown(list(runs.values()), engine, sys.stderr)
+    except Interrupted as error:
+        print(f"{error}: written as far as it has come", file=sys.stderr)
     rows = []
     for (name, seed), run in runs.items():
         evaluations = [*run.evaluations, *([run.final] if run.final else [])]
@@ -77,15 +82,19 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     return {"task": args.task, "steps": args.steps, "engine": engine.name, "rows": rows, "versions": versions()}
 
 
-def show(found: dict[str, Any], stem: Path) -> None:
-    """The table, and the figure beside it."""
+def show(found: dict[str, Any], stem: Path, at: int) -> None:
+    """The table after so many steps, and the figure beside it."""
     threshold = task_default(found["task"], "threshold")
+    far = [max((steps for steps, _ in row["evaluations"]), default=0) for row in found["rows"]]
+    if at > found["steps"] or any(steps < 0.9 * at for steps in far):
+        raise SystemExit(f"--at {at}: some runs have been evaluated up to {min(far)} steps only")
     figure, axes = plt.subplots(figsize=(7.5, 5.0), layout="constrained")
     print("| variant | seeds | median return (95%) | at the threshold |\n|---|---|---|---|")
     place, ticks = 0, []
     for block in BLOCKS.values():
         for name in block:
-            curves = [row["evaluations"] for row in found["rows"] if row["variant"] == name and row["evaluations"]]
+            rows = [row["evaluations"] for row in found["rows"] if row["variant"] == name]
+            curves = [[(steps, mean) for steps, mean in row if steps <= at] for row in rows]
             if not curves:
                 continue
             last = np.array([curve[-1][1] for curve in curves])
@@ -93,15 +102,15 @@ def show(found: dict[str, Any], stem: Path) -> None:
             spread = bootstrap((last,), np.median, rng=0).confidence_interval if len(last) > 1 else None
             low, high = (spread.low, spread.high) if spread else (last[0], last[0])
             print(f"| {name} | {len(last)} | {np.median(last):,.0f} ({low:,.0f} to {high:,.0f}) | {solved:.0%} |")
-            axes.scatter(last, np.full(len(last), place), s=9, color="0.6", zorder=1)
-            axes.plot([low, high], [place, place], color="#0072b2", lw=3, zorder=2)
+            axes.scatter(last, np.full(len(last), place), s=9, color="0.25", zorder=2)
+            axes.plot([low, high], [place, place], color="#56b4e9", lw=5, zorder=1)
             axes.plot(np.median(last), place, "o", color="#d55e00", zorder=3)
             ticks.append((place, name))
             place -= 1
         place -= 1
     axes.axvline(threshold, color="0.3", ls="--", lw=1)
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
-    axes.set_xlabel(f"return after {found['steps'] / 1e6:g}M steps: every seed, median and 95 % interval")
+    axes.set_xlabel(f"return after {at / 1e6:g}M steps: every seed, median and 95 % interval")
     axes.set_title(found["task"], loc="left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -117,14 +126,14 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=2400, help="of the warp engine")
     parser.add_argument("--out", type=Path, default=Path("runs/ablations"), help="folder of the runs and the results")
     parser.add_argument("--show", type=Path, metavar="FILE", help="run nothing: the table and figure of these results")
+    parser.add_argument("--at", type=count, help="steps after which runs are compared (default: the budget)")
     args = parser.parse_args()
     if args.show:
-        show(read_json(args.show), args.show.with_suffix(""))
-        return
-    found = train(args)
-    path = args.out / f"ablations-{args.task}.json"
-    write_json(path, found)
-    show(found, path.with_suffix(""))
+        found, path = read_json(args.show), args.show
+    else:
+        found, path = train(args), args.out / f"ablations-{args.task}.json"
+        write_json(path, found)
+    show(found, path.with_suffix(""), args.at or found["steps"])
 
 
 if __name__ == "__main__":
