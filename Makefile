@@ -16,7 +16,7 @@ test: $(VENV)/.installed-dev lint
 	$(BIN)/python -m pytest
 
 test-gpu: $(VENV)/.installed-dev  # the warp engine in full: needs an NVIDIA GPU
-	$(BIN)/python -m pytest -rA --gpu tests/test_warp.py
+	$(BIN)/python -m pytest -rA --gpu tests/test_warp.py tests/test_tutor.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -37,6 +37,15 @@ def torch_on_the_cpu() -> Tutor:
     return tutor
 
 
+def torch_on_the_gpu() -> Tutor:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    tutor = torch_tutor("cuda:0")
+    assert tutor is not None
+    return tutor
+
+
 class Pupil:
     """A run, as far as a tutor knows it."""
 
@@ -65,7 +74,7 @@ def pupil_candidates(lesson: Lesson) -> Candidates:
     return lesson.candidates
 
 
-@pytest.mark.parametrize("make", [numpy_tutor, torch_on_the_cpu])
+@pytest.mark.parametrize("make", [numpy_tutor, torch_on_the_cpu, torch_on_the_gpu])
 def test_lessons_together_are_the_lessons_one_by_one(make: Any) -> None:
     tutor, pupils = make(), [Pupil(seed, b) for seed, b in ((0, 2), (1, 5), (2, 3))]
     updates = set()
