@@ -53,6 +53,8 @@ class Episodes:
     train_horizon: int = 0  # steps after which training episodes are cut in the first iteration; 0: the horizon
     horizon_growth: float = 0.0  # steps by which that grows from one iteration to the next, up to the horizon
     probe_share: float = 0.0  # without a train_horizon: share of the steps spent on whole episodes to find one; 0: none
+    starts: int = 1  # policies begun, of which the best is gone on with
+    start_steps: int = 0  # steps for each of them, if there are several
 
     def __post_init__(self) -> None:
         for name in ("train_horizon", "horizon_growth"):
@@ -60,6 +62,11 @@ class Episodes:
                 raise UsageError(f"{name} = {getattr(self, name)}: must not be negative")
         if not 0 <= self.probe_share < 1:
             raise UsageError(f"probe_share = {self.probe_share}: must be in [0, 1)")
+        if self.starts < 1 or self.start_steps < 0:
+            raise UsageError(f"starts = {self.starts}, start_steps = {self.start_steps}: at least 1 and not negative")
+        if (self.starts > 1) != (self.start_steps > 0):
+            given = f"starts = {self.starts}, start_steps = {self.start_steps}"
+            raise UsageError(f"{given}: several starts and steps for each of them, or neither")
         if self.horizon_growth > 0 and self.train_horizon == 0:
             raise UsageError(f"horizon_growth = {self.horizon_growth:g} needs a train_horizon to grow from")
 
@@ -73,11 +80,12 @@ class Episodes:
         """Whether the run finds by itself how long they should be."""
         return self.probe_share > 0 and self.train_horizon == 0
 
-    def length(self, iteration: int) -> int:
-        """Steps after which an iteration's training episodes are cut, where the run does not find that itself."""
+    def length(self, age: int) -> int:
+        """Steps after which training episodes are cut, so many iterations after the policy began, where the run does
+        not find that itself."""
         if self.train_horizon == 0:
             return self.horizon
-        return min(self.horizon, self.train_horizon + int(self.horizon_growth * iteration))
+        return min(self.horizon, self.train_horizon + int(self.horizon_growth * age))
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,12 @@ class Candidates:
     episodes: Episodes
     length: int  # steps after which training episodes are cut
     keep: bool = False  # whether the transitions of the pairs are learned from
+    first: int = 0  # iteration in which the policy began
+
+    @property
+    def age(self) -> int:
+        """Iterations since the policy began."""
+        return self.directions.iteration - self.first
 
     @property
     def N(self) -> int:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from offrank import starts
 from offrank.arrays import FloatArray, Memory
 from offrank.candidates import Candidates, Episodes, Pairs
 from offrank.rankers.base import Ranker
@@ -40,7 +41,7 @@ def no_evidence(horizon: int) -> Memory:
 def length(state: State, episodes: Episodes) -> int:
     """Steps after which the next iteration's training episodes are cut."""
     if not episodes.probes:
-        return episodes.length(state.iteration)
+        return episodes.length(state.iteration - starts.first_iteration(state))
     known = state.horizon or no_evidence(episodes.horizon)
     whole, since = known["steps"].tolist()
     due = episodes.probe_share * (whole + since) >= whole

@@ -23,6 +23,7 @@ class State:
     strategy: Memory = field(default_factory=dict)
     ranker: Memory = field(default_factory=dict)
     horizon: Memory = field(default_factory=dict)  # what is known about the lengths of training episodes
+    starts: Memory = field(default_factory=dict)  # about the starts so far, where there are several
 
     def counted(self, steps: int, episodes: int) -> State:
         return replace(self, steps=self.steps + steps, episodes=self.episodes + episodes)
@@ -39,6 +40,7 @@ class State:
         out |= {f"strategy.{name}": value for name, value in self.strategy.items()}
         out |= {f"ranker.{name}": value for name, value in self.ranker.items()}
         out |= {f"horizon.{name}": value for name, value in self.horizon.items()}
+        out |= {f"starts.{name}": value for name, value in self.starts.items()}
         return out
 
     @staticmethod
@@ -54,4 +56,5 @@ class State:
             strategy=part(arrays, "strategy."),
             ranker=part(arrays, "ranker."),
             horizon=part(arrays, "horizon."),
+            starts=part(arrays, "starts."),
         )

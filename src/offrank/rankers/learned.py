@@ -68,7 +68,7 @@ class Learned(Ranker):
         g = self.gradient(candidates, memory)
         size = float(np.linalg.norm(g))
         predicted = along(candidates, g / size) if size > 0 else None
-        learned = trust >= self.trust_needed and candidates.directions.iteration >= self.warmup
+        learned = trust >= self.trust_needed and candidates.age >= self.warmup
         if predicted is not None and learned:
             ranking = Ranking(self.choose(candidates, predicted), np.abs(predicted), predicted)
         else:

@@ -34,7 +34,7 @@ class Held:
 
     rows: Array  # (capacity, n + p)
     end: int = 0  # rows ever written
-    iteration: int = -1  # whose rows were the last
+    last: Any = None  # (n,) the state in the last of them
 
 
 class Tutor:
@@ -125,11 +125,11 @@ class Tutor:
 
     def _hold(self, whose: Any, lesson: CriticLesson) -> Held:
         """The device's copy of a run's replay, brought up to date."""
-        memory, iteration = lesson.memory, lesson.candidates.directions.iteration
+        memory = lesson.memory
         state, action = memory["replay.state"], memory["replay.action"]
         fresh = min(int(memory["fresh"]), len(state))
         held = self._held.get(whose)
-        if held is None or held.iteration != iteration - 1:
+        if held is None or fresh == len(state) or not np.array_equal(state[-fresh - 1], held.last):
             width, fresh = state.shape[1] + action.shape[1], len(state)
             held = self._held[whose] = Held(self._up(np.zeros((lesson.critic.replay, width), dtype=np.float32)))
         new = self._up(np.concatenate([state[len(state) - fresh :], action[len(action) - fresh :]], axis=1))
@@ -137,7 +137,7 @@ class Tutor:
         room = min(fresh, capacity - first)
         held.rows[first : first + room] = new[:room]
         held.rows[: fresh - room] = new[room:]
-        held.end, held.iteration = held.end + fresh, iteration
+        held.end, held.last = held.end + fresh, state[-1].copy()
         return held
 
     def _normalised(self, states: Array, mean: Array, scale: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from offrank import horizon
+from offrank import horizon, starts
 from offrank.arrays import FloatArray, Memory, Metrics
 from offrank.candidates import Asking, Candidates, Episodes, Pairs
 from offrank.errors import OffrankError, UsageError
@@ -55,6 +55,9 @@ class Strategy:
 
     def iteration(self, state: State, ranker: Ranker, episodes: Episodes) -> Asking[tuple[State, Metrics]]:
         """One iteration: asks for its episodes, returns the next state and what to log. Touches nothing else."""
+        # begin anew, or settle for the best beginning
+        p, n = state.M.shape
+        state = starts.chosen(state, episodes, fresh=lambda: self.start(p, n, state.seed, ranker))
         # sample
         length = horizon.length(state, episodes)
         directions = Directions(state.seed, state.iteration, self.n_directions, state.M.shape, self.orthogonal)
@@ -67,6 +70,7 @@ class Strategy:
             episodes=episodes,
             length=length,
             keep=ranker.needs_transitions or (episodes.probes and length == episodes.horizon),
+            first=starts.first_iteration(state),
         )
         # rank
         ranking = yield from ranker.rank(candidates, state.ranker)
@@ -96,9 +100,12 @@ class Strategy:
             strategy=memory,
             ranker=learned,
             horizon=horizon.learn(state, ranker, candidates, pairs),
+            starts=starts.learn(state, episodes, pairs),
         )
         totals = pairs.rollouts.totals
         returns = {"return_mean": float(totals.mean()), "return_std": float(totals.std())}
+        if episodes.starts > 1:
+            metrics = {"start": int(after.starts["start"]), **metrics}
         if episodes.cuts:
             metrics = {"train_length": length, **metrics}
         return after, {**returns, "weights_norm": float(np.linalg.norm(M)), **metrics, **ranking.metrics}
