@@ -109,7 +109,7 @@ def test_a_run_with_several_starts_resumes_to_the_same_bits(tmp_path: Path) -> N
         ({"start_steps": 1000}, "starts = 1, start_steps = 1000"),
     ],
 )
-def test_wrong_settings_are_named(given: dict[str, int], said: str) -> None:
+def test_wrong_settings_are_named(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Episodes(H, **given)
 
