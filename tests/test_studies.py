@@ -222,11 +222,21 @@ def test_runs_that_differ_are_not_taken_together() -> None:
     found = groups(rows)
     assert [(g.variant.label, g.engine, g.seeds) for g in found] == [
         ("ars", "mujoco", [0, 1]),
-        ("ars-random", "mujoco", [0]),
-        ("ars-step_size0.5", "mujoco", [2]),
         ("ars", "warp", [3]),
+        ("ars-step_size0.5", "mujoco", [2]),
+        ("ars-random", "mujoco", [0]),
     ]
-    assert [g.size for g in found] == ["2/1", "1/1", "2/1", "2/1"]
+    assert [g.size for g in found] == ["2/1", "2/1", "2/1", "1/1"]
+
+
+def test_tasks_and_variants_stand_in_their_usual_order() -> None:
+    algos = [("op-tres", None), ("q-ars", None), ("op-ars", None), ("tres", "random"), ("ars", "random"), ("ars", None)]
+    rows = [row(0, 1, algo, ranker) for algo, ranker in algos]
+    elsewhere = [rows[-1] | {"task": task} for task in ("Another-v0", "Ant-v3", "Hopper-v3")]
+    found = groups([*elsewhere, *rows])
+    assert list(dict.fromkeys(g.task for g in found)) == ["Swimmer-v3", "Hopper-v3", "Ant-v3", "Another-v0"]
+    order = ["ars", "ars-random", "op-ars", "q-ars", "tres-random", "op-tres"]
+    assert [g.variant.label for g in found if g.task == "Swimmer-v3"] == order
 
 
 def test_the_table_shows_both_baselines_and_the_paper() -> None:
@@ -289,7 +299,7 @@ def test_a_run_too_short_to_be_evaluated_is_named(tmp_path: Path, capsys: pytest
 def test_the_committed_outcomes_can_be_read() -> None:
     results = Path(__file__).parent.parent / "results"
     rows = read_rows([results / "table1.json"])
-    assert len(summarise(rows)) == 9 and len(rows) == 9 * 8  # eight seeds of everything
+    assert len(summarise(rows)) == 23 and len(rows) == 23 * 8  # eight seeds of everything
     assert len(read_rows([results / "lqr.json"])) == 500
 
 

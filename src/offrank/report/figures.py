@@ -19,8 +19,8 @@ Data = dict[str, Any]
 
 
 def engines_differ(found: Sequence[Group]) -> bool:
-    """Whether a task was run on several engines, so that a variant's name does not say which runs are meant."""
-    return len({(g.task, g.engine) for g in found}) > len({g.task for g in found})
+    """Whether a variant of a task was run on several engines, so that its name does not say which runs are meant."""
+    return len(found) > len({(g.task, g.variant) for g in found})
 
 
 def steps(rows: Iterable[Row]) -> Data:
@@ -28,19 +28,14 @@ def steps(rows: Iterable[Row]) -> Data:
     found = groups(rows)
     several = engines_differ(found)
     tasks: dict[str, Data] = {}
+    places: dict[str, tuple[int, int, str]] = {}
     for group in found:
         task = tasks.setdefault(group.task, {"threshold": group.rows[0].get("threshold"), "variants": []})
         name = f"{group.variant.label} ({group.engine})" if several else group.variant.label
         task["variants"].append(_variant(group, name))
-    names = {variant["name"] for task in tasks.values() for variant in task["variants"]}
-    for task in tasks.values():
-        task["variants"].sort(key=lambda variant: _order(variant["name"]))
-    return {"names": sorted(names, key=_order), "tasks": [{"task": name} | task for name, task in tasks.items()]}
-
-
-def _order(name: str) -> tuple[str, bool, str]:
-    """ARS and its kin together, baselines first."""
-    return name.removeprefix("op-").split("-")[0].split(" ")[0], name.startswith("op-"), name
+        places[name] = group.variant.place
+    names = sorted(places, key=lambda name: (places[name], name))
+    return {"names": names, "tasks": [{"task": name} | task for name, task in tasks.items()]}
 
 
 def _variant(group: Group, name: str) -> Data:

@@ -37,7 +37,7 @@ def save_figure(figure: Any, stem: Path) -> list[Path]:
 
 
 def style(number: int) -> dict[str, Any]:
-    """Line style of the number-th variant of a panel."""
+    """Line style of the number-th variant of a figure."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "ls": DASHES[number % len(DASHES)],
@@ -60,15 +60,16 @@ def panels(names: Sequence[str], draw: Callable[[Any, str], None], width: float 
 def box_plots(rows: Iterable[Row]) -> Any:
     """Steps to the threshold: a box of the seeds that reached it, as in the paper, and every seed that did not."""
     found = groups(rows)
+    numbers = _numbers(found)
 
     def draw(axes: Any, task: str) -> None:
         members = [g for g in found if g.task == task]
         reached = [[r for r in g.reached if r is not None] for g in members]
         names = [f"{g.variant.label}\n{len(r)} of {len(g.rows)}" for g, r in zip(members, reached, strict=True)]
         drawn = axes.boxplot(reached, tick_labels=names, patch_artist=True, widths=0.55, medianprops={"color": "black"})
-        for number, (group, box) in enumerate(zip(members, drawn["boxes"], strict=True)):
+        for at, (group, box) in enumerate(zip(members, drawn["boxes"], strict=True), start=1):
+            number = numbers[group.variant.label]
             box.set(facecolor=COLOURS[number % len(COLOURS)], alpha=0.6, hatch=HATCHES[number % len(HATCHES)])
-            at = number + 1
             jitter = np.linspace(-0.15, 0.15, len(group.rows))
             for offset, r, s in zip(jitter, group.reached, group.spent, strict=True):
                 look = {"color": "black", "ms": 4} if r is not None else {"color": "black", "ms": 6, "mfc": "white"}
@@ -96,12 +97,13 @@ def seed_curves(rows: Iterable[Row]) -> Any:
     censored median of the dots."""
     found = groups(rows)
     names = list(dict.fromkeys(f"{g.task}, {_family(g)}" for g in found))
+    numbers = _numbers(found)
 
     def draw(axes: Any, name: str) -> None:
         members = [g for g in found if f"{g.task}, {_family(g)}" == name]
         threshold = members[0].rows[0]["threshold"]
-        for number, group in enumerate(members):
-            look = style(number)
+        for group in members:
+            look = style(numbers[group.variant.label])
             for row in group.rows:
                 evaluations = np.array(row["evaluations"]).reshape(-1, 4)
                 axes.plot(evaluations[:, 1], evaluations[:, 2], color=look["color"], ls=look["ls"], lw=0.8, alpha=0.6)
@@ -159,6 +161,12 @@ def curves_over_episodes(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
     end = min(x[-1] for x, _ in curves)
     grid = max((x[x <= end] for x, _ in curves), key=len)
     return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
+
+
+def _numbers(found: Sequence[Group]) -> dict[str, int]:
+    """Of every variant, the same in every panel."""
+    labels = {g.variant.label: g.variant.place for g in found}
+    return {label: number for number, label in enumerate(sorted(labels, key=lambda label: labels[label]))}
 
 
 def _tasks(found: Sequence[Group]) -> list[str]:

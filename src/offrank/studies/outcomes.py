@@ -18,6 +18,7 @@ from offrank.errors import FileFormatError
 from offrank.plotting import Curve, run_folders
 from offrank.runfolder import RESULT
 from offrank.studies.plan import Variant
+from offrank.tasks import TASKS
 
 Row = dict[str, Any]
 SETUP = ("horizon", "eval_every", "eval_episodes", "env_args", "clip_actions")  # what a command needs beside the rest
@@ -133,9 +134,11 @@ class Group:
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:
-    """Rows that may be taken together, in the order of their first appearance; within a group by seed."""
+    """Rows that may be taken together, tasks and variants in their usual order; within a group by seed."""
     found: dict[tuple[str, Variant, str], list[Row]] = {}
     for row in rows:
         variant = Variant.of(row["task"], row["algo"], row["ranker"], row["hyperparameters"])
         found.setdefault((row["task"], variant, row["engine"]), []).append(row)
-    return [Group(*key, tuple(sorted(members, key=lambda r: int(r["seed"])))) for key, members in found.items()]
+    made = [Group(*key, tuple(sorted(members, key=lambda r: int(r["seed"])))) for key, members in found.items()]
+    tasks = [*TASKS, *(g.task for g in made)]
+    return sorted(made, key=lambda g: (tasks.index(g.task), g.variant.place))

@@ -29,6 +29,13 @@ class Variant:
         settings = [f"{SHORT.get(name, name)}{value}" for name, value in self.settings]
         return "-".join([self.algo, *([self.ranker] if self.ranker else []), *settings])
 
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Where it stands among others: strategies apart, N/b and b of b before what is compared with them."""
+        strategy, implied = ALGORITHMS[self.algo]
+        kind = {"on-policy": 0, "random": 1}.get(self.ranker or implied, 2)
+        return list(ALGORITHMS).index(strategy), kind, self.label
+
     @staticmethod
     def of(task: str, algo: str, ranker: str | None = None, settings: Mapping[str, Any] | None = None) -> Variant:
         """The variant with these settings; those that are the task's own are left out."""
