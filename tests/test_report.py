@@ -263,15 +263,20 @@ def test_every_part_of_the_page_is_packaged() -> None:
 # --- what it is made from
 
 
-def test_of_equal_runs_the_longest_counts_once(tmp_path: Path) -> None:
-    write_rows(tmp_path / "core.json", [row(0, None) | {"steps": 100_000}])
+def test_of_equal_runs_the_one_with_the_larger_budget_counts_once(tmp_path: Path) -> None:
+    def found() -> list[tuple[int, int | None, int]]:
+        return sorted((r["seed"], r["steps_to_threshold"], r["steps"]) for r in find(tmp_path).rows[STEPS])
+
+    write_rows(tmp_path / "core.json", [row(0, None) | {"steps": 100_000, "budget": 100_000}])
     write_rows(tmp_path / "curves.json", [row(0, 200_000), row(1, None)])
     write_rows(tmp_path / "table1.json", [row(0, 200_000), row(1, None)])
-    found = find(tmp_path)
-    assert sorted((r["seed"], r["steps"]) for r in found.rows[STEPS]) == [(0, 200_000), (1, 440_000)]
-    named = row(0, 200_000)["hyperparameters"] | {"train_horizon": 0}  # as it is anyway
-    write_rows(tmp_path / "again.json", [row(0, 200_000) | {"steps": 300_000, "hyperparameters": named}])
-    assert sorted((r["seed"], r["steps"]) for r in find(tmp_path).rows[STEPS]) == [(0, 300_000), (1, 440_000)]
+    assert found() == [(0, 200_000, 200_000), (1, None, 440_000)]
+    named = row(0, 150_000)["hyperparameters"] | {"train_horizon": 0}  # as it is anyway
+    write_rows(tmp_path / "again.json", [row(0, 150_000) | {"budget": 500_000, "hyperparameters": named}])
+    assert found() == [(0, 150_000, 150_000), (1, None, 440_000)]
+    # one that did not get there is not preferred for having taken more steps
+    write_rows(tmp_path / "other.json", [row(0, None) | {"steps": 499_000, "budget": 499_000}])
+    assert found() == [(0, 150_000, 150_000), (1, None, 440_000)]
 
 
 def test_finished_runs_that_no_file_holds_are_read_from_their_folders(tmp_path: Path) -> None:

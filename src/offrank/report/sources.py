@@ -39,7 +39,7 @@ class Sources:
 def find(directory: Path, rank_quality: Sequence[Path] = (), without: Sequence[str] = ()) -> Sources:
     """Look through a study folder, or any folder of outcomes, with all that lies inside.
 
-    Of equal runs in several files the one that was watched longest counts. A finished run folder whose run no file of
+    Of equal runs in several files the one with the larger budget counts. A finished run folder whose run no file of
     outcomes holds is read itself.
 
     Args:
@@ -140,9 +140,15 @@ def _identity(row: Row) -> tuple[Any, ...]:
 
 
 def _distinct(rows: Iterable[Row]) -> list[Row]:
-    longest: dict[tuple[Any, ...], Row] = {}
+    """Of equal runs the one with the larger budget. Not the one that took more steps: a run that got there stops, and
+    one that did not, on another machine, would always be preferred."""
+    found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         key = _identity(row)
-        if key not in longest or row["steps"] > longest[key]["steps"]:
-            longest[key] = row
-    return list(longest.values())
+        if key not in found or _budget(row) > _budget(found[key]):
+            found[key] = row
+    return list(found.values())
+
+
+def _budget(row: Row) -> int:
+    return int(row.get("budget") or row["steps"])
