@@ -14,6 +14,8 @@ from offrank.checkpoint import read_json
 
 RANKINGS = ("kernel", "random", "smallest-change", "signed-change", "one-episode max", "one-episode gap")
 
+LEARNED = ("memory", "critic")
+
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [list(head), *map(list, rows)]
@@ -65,6 +67,14 @@ def overlap_cells(checkpoint: dict[str, Any]) -> list[str]:
     return [f"{checkpoint['overlap_by_chance']:.2f}", *chosen]
 
 
+def learned_cells(checkpoint: dict[str, Any]) -> list[str]:
+    """What a ranker that learns is worth in a run that it ranked."""
+    rankers, own = checkpoint["rankers"], checkpoint["ranker"]
+    gap = [estimate(rankers[name]["gap"]["spearman"]) for name in (own, "kernel", "one-episode gap")]
+    others = [estimate(rankers[own][target]["spearman"]) for target in ("max", "mean")]
+    return [own, *gap, f"{checkpoint['noise']['gap']['ceiling']:.2f}", *others]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", type=Path, nargs="+")
@@ -76,6 +86,11 @@ def main() -> None:
     print("\nThe kernel beside its controls\n")
     ahead = [f"{t}: ahead of {c}" for t in ("max", "gap") for c in ("smallest", "signed")]
     print(table([*head, "mean Q", "alike smallest", "alike signed", *ahead], rows(checkpoints, kernel_cells)))
+    learned = [c for c in checkpoints if c["ranker"] in LEARNED]
+    if learned:
+        print("\nRankers that learn\n")
+        gap = [f"gap: {what}" for what in ("its own", "kernel", "one episode", "perfect, about")]
+        print(table([*head, "ranker", *gap, "max: its own", "mean: its own"], rows(learned, learned_cells)))
     print("\nShare of the true top found\n")
     names = [f"{t}: {name}" for t in ("max", "gap") for name in RANKINGS[:5]]
     print(table([*head, "by chance", *names], rows(checkpoints, overlap_cells)))
