@@ -86,8 +86,9 @@ def show(found: dict[str, Any], stem: Path, at: int) -> None:
     """The table after so many steps, and the figure beside it."""
     threshold = task_default(found["task"], "threshold")
     far = [max((steps for steps, _ in row["evaluations"]), default=0) for row in found["rows"]]
-    if at > found["steps"] or any(steps < 0.9 * at for steps in far):
-        raise SystemExit(f"--at {at}: some runs have been evaluated up to {min(far)} steps only")
+    near = [min((steps for steps, _ in row["evaluations"]), default=at + 1) for row in found["rows"]]
+    if any(steps < 0.9 * at for steps in far) or max(near) > at:
+        raise SystemExit(f"--at {at}: runs have been evaluated from {max(near)} to {min(far)} steps")
     figure, axes = plt.subplots(figsize=(7.5, 5.0), layout="constrained")
     print("| variant | seeds | median return (95%) | at the threshold |\n|---|---|---|---|")
     place, ticks = 0, []

@@ -27,6 +27,7 @@ from offrank.noise import Directions
 from offrank.rankers import Critic
 from offrank.run import Run
 from offrank.runfolder import CHECKPOINT, versions
+from offrank.starts import first_iteration
 
 FOLDS, RIDGE = 5, 100.0
 
@@ -50,7 +51,16 @@ def candidates(run: Run, scale: float) -> Candidates:
     state, strategy = run.state, run.strategy
     directions = Directions(state.seed, state.iteration, strategy.n_directions, state.M.shape)
     whitening = strategy.whitening(state)
-    return Candidates(state.M, whitening, directions, scale, strategy.n_top, run.episodes, run.episodes.horizon)
+    return Candidates(
+        M=state.M,
+        whitening=whitening,
+        directions=directions,
+        scale=scale,
+        b=strategy.n_top,
+        episodes=run.episodes,
+        length=run.episodes.horizon,
+        first=first_iteration(state),
+    )
 
 
 def by_regression(difference: FloatArray, directions: FloatArray) -> float:

@@ -8,9 +8,9 @@
 Seeds for tuning (1000, 1001, ...) are apart from those anything is reported on. Directions are N/b: N are run and the
 best b used; of a single number all are used, and they are random. `--ranker` puts another ranker in place of both. A
 horizon H+g is of training episodes of H steps, g more each iteration (`train_horizon`, `horizon_growth`); 0 is the
-whole episode, and - what the preset has. The score of a run is that of `studies/tune_tres.py`, the area under its
-learning curve, 1 from the first crossing of the threshold on. Runs that are not done when the minutes are over count
-as if their last return stayed.
+whole episode (or, with the critic, a length that the run finds), and - what the preset has. The score of a run is
+that of `studies/tune_tres.py`, the area under its learning curve, 1 from the first crossing of the threshold on. Runs
+that are not done when the minutes are over count as if their last return stayed.
 """
 
 from __future__ import annotations

@@ -276,7 +276,9 @@ def test_of_equal_runs_the_one_with_the_larger_budget_counts_once(tmp_path: Path
     assert found() == [(0, 150_000, 150_000), (1, None, 440_000)]
     # one that did not get there is not preferred for having taken more steps
     write_rows(tmp_path / "other.json", [row(0, None) | {"steps": 499_000, "budget": 499_000}])
-    assert found() == [(0, 150_000, 150_000), (1, None, 440_000)]
+    unfinished = row(0, None) | {"steps": 600_000, "budget": 600_000, "stop_reason": None}
+    write_rows(tmp_path / "unfinished.json", [unfinished, unfinished | {"seed": 2}])
+    assert found() == [(0, 150_000, 150_000), (1, None, 440_000), (2, None, 600_000)]
 
 
 def test_finished_runs_that_no_file_holds_are_read_from_their_folders(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from offrank.candidates import Episodes, answered
 from offrank.cli import main
 from offrank.config import resolve
 from offrank.errors import UsageError
-from offrank.rankers import Critic, Random, Ranker
+from offrank.rankers import Critic, PastPairs, Random, Ranker
 from offrank.state import State
 from offrank.strategies import ARS
 
@@ -24,11 +24,13 @@ ITERATION = 2 * B * H  # steps
 THREE = Episodes(H, starts=3, start_steps=4 * ITERATION - 5)  # four iterations each
 
 
-def course(ranker: Ranker, episodes: Episodes, iterations: int) -> tuple[list[State], list[dict[str, Any]]]:
+def course(
+    ranker: Ranker, episodes: Episodes, iterations: int, seed: int = 0
+) -> tuple[list[State], list[dict[str, Any]]]:
     """The state before every iteration and after the last, as a run counts them, and what was logged."""
-    engine = FunctionEngine(linear_system(N_OBS, P), N_OBS, P, H)
+    engine = FunctionEngine(linear_system(N_OBS, P), N_OBS, P, episodes.horizon)
     strategy = ARS(n_directions=B, n_top=B, noise_std=0.1, step_size=0.1, momentum=0.5)
-    states, log = [strategy.start(P, N_OBS, 0, ranker)], []
+    states, log = [strategy.start(P, N_OBS, seed, ranker)], []
     for _ in range(iterations):
         state, metrics = answered(strategy.iteration(states[-1], ranker, episodes), engine.run)
         states.append(state.counted(ITERATION, 2 * B))
@@ -80,6 +82,38 @@ def test_lengths_and_warm_up_count_from_the_beginning_of_the_policy() -> None:
     _, log = course(Critic(warmup=3, trust_needed=-1.0, networks=1, hidden=4), THREE, 15)
     assert [metrics["ranker_learned"] for metrics in log[:12]] == [False, False, False, True] * 3
     assert all(metrics["ranker_learned"] for metrics in log[12:])
+
+
+def test_a_remembering_ranker_finds_its_pairs_again_when_its_start_is_gone_on_with() -> None:
+    states, _ = course(PastPairs(warmup=0), replace(THREE, start_steps=40 * ITERATION), 122, seed=1)
+    best = int(states[-1].starts["start"])
+    assert best != 3  # so that its pairs are from long ago
+    kept, after = states[40 * best].ranker["index"], states[121].ranker["index"]
+    assert len(kept) > 3 * B and len(after) >= len(kept) - B
+    np.testing.assert_array_equal(after[-B - 5 : -B], kept[-5:])
+
+
+def test_only_whole_episodes_are_compared_where_lengths_differ() -> None:
+    probing = replace(THREE, horizon=40, probe_share=0.3, start_steps=100 * ITERATION)
+    states, log = course(Random(), probing, 30)
+    expected = count = 0.0
+    for metrics in log:
+        if metrics["train_length"] == 40:
+            count += 1
+            expected += (metrics["return_mean"] - expected) / min(count, 5)
+    assert 1 < count < 30 and float(states[-1].starts["score"]) == pytest.approx(expected)
+
+
+def test_what_a_critic_adds_to_cut_episodes_is_no_score() -> None:
+    critic = Critic(warmup=0, trust_needed=-1.0, networks=1, hidden=4)
+    states, log = course(critic, replace(THREE, train_horizon=5, start_steps=100 * ITERATION), 4)
+    assert float(states[-1].starts["score"]) == pytest.approx(np.mean([metrics["return_mean"] for metrics in log]))
+
+
+def test_starts_that_take_all_steps_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "Swimmer-v3", "--set", "starts=4", "--set", "start_steps=1000", "--steps", "4000"]
+    assert main(command) == 2
+    assert "steps = 4000: 4 starts of 1000 steps leave none to go on with" in capsys.readouterr().err
 
 
 def test_a_run_with_several_starts_resumes_to_the_same_bits(tmp_path: Path) -> None:

@@ -178,6 +178,9 @@ class RunConfig:
             raise UsageError(f"eval_every = {self.eval_every}: must not be negative (0 for no evaluation)")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed = {self.seed}: must be in [0, 2^63)")
+        starts, each = (self.hyperparameters.get(name, 0) for name in ("starts", "start_steps"))
+        if self.steps is not None and self.steps <= starts * each:
+            raise UsageError(f"steps = {self.steps}: {starts} starts of {each} steps leave none to go on with")
         if self.threshold is not None and not math.isfinite(self.threshold):
             raise UsageError(f"threshold = {self.threshold}: must be a number or none")
 

@@ -3,7 +3,7 @@
 Where a run ends up is often decided by its first steps. On Hopper and Walker2d about half of all runs learn to dive
 forward, and stay at that for as long as anybody has watched; by then the others are far ahead. With `starts` = K, the
 policy is put back to zero K - 1 times, every `start_steps` steps, and the run then goes on with whichever of the K was
-best at its end, by the mean return of the pairs of its last iterations. Every step counts.
+best at its end, by a running average of its pairs' returns, as the environment paid them. Every step counts.
 
 What a start leaves behind is kept until a better one comes: the weights and whatever goes with them. The directions are
 those of the run's own iterations, so that no two starts are alike.
@@ -20,18 +20,19 @@ from offrank.arrays import Memory, part
 from offrank.candidates import Episodes, Pairs
 from offrank.state import State
 
-LAST = 5  # iterations over which the return at the end of a start is averaged
+LAST = 5  # iterations that the running average reaches back, about
 
 
 def nothing_yet() -> Memory:
     """What is known at the beginning: how many starts have ended; which one the present policy is from, the steps and
-    the iteration at which it began, and its score."""
+    the iteration at which it began, its score, and how many iterations that is of."""
     return {
         "ended": np.zeros((), dtype=np.int64),
         "start": np.ones((), dtype=np.int64),
         "steps": np.zeros((), dtype=np.int64),
         "iteration": np.zeros((), dtype=np.int64),
         "score": np.zeros(()),
+        "scored": np.zeros((), dtype=np.int64),
     }
 
 
@@ -65,16 +66,18 @@ def chosen(state: State, episodes: Episodes, fresh: Callable[[], State]) -> Stat
     return _at(after, state, now)
 
 
-def learn(state: State, episodes: Episodes, pairs: Pairs) -> Memory:
-    """What is known after an iteration's pairs."""
+def learn(state: State, episodes: Episodes, pairs: Pairs, length: int) -> Memory:
+    """What is known after an iteration's pairs, cut after `length` steps. Where a run looks for its length, lengths
+    differ from iteration to iteration, and only whole episodes can be compared."""
     if episodes.starts == 1:
         return state.starts
     known = state.starts or nothing_yet()
-    if known["ended"] == episodes.starts:
+    if known["ended"] == episodes.starts or (episodes.probes and length < episodes.horizon):
         return known
-    seen = min(state.iteration - int(known["iteration"]) + 1, LAST)
+    scored = np.asarray(known["scored"] + 1)
     mean = np.concatenate([pairs.plus, pairs.minus]).mean()
-    return known | {"score": np.asarray(known["score"] + (mean - known["score"]) / seen)}
+    score = np.asarray(known["score"] + (mean - known["score"]) / min(int(scored), LAST))
+    return known | {"score": score, "scored": scored}
 
 
 def _at(policy: State, now: State, starts: Memory) -> State:

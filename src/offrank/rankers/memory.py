@@ -48,7 +48,7 @@ class PastPairs(Learned):
 
     def start(self, p: int, n: int, seed: int) -> Memory:
         none = np.zeros(0, dtype=np.int64)
-        return super().start(p, n, seed) | {"iteration": none, "index": none, "difference": np.zeros(0)}
+        return super().start(p, n, seed) | {"iteration": none, "index": none, "when": none, "difference": np.zeros(0)}
 
     def gradient(self, candidates: Candidates, memory: Memory) -> FloatArray:
         y, iteration = memory["difference"], memory["iteration"]
@@ -63,7 +63,7 @@ class PastPairs(Learned):
                 for then in np.unique(iteration)
             ]
         )
-        age = now.iteration - iteration
+        age = candidates.age - memory["when"]
         with one_blas_thread():
             dual = np.linalg.solve(D @ D.T + np.diag(self.ridge * D.shape[1] * self.decay ** -age.astype(float)), y)
             g: FloatArray = dual @ D
@@ -76,9 +76,10 @@ class PastPairs(Learned):
         new = {
             "iteration": np.full(len(run.index), now, dtype=np.int64),
             "index": run.index,
+            "when": np.full(len(run.index), candidates.age, dtype=np.int64),  # apart: a policy may be returned to later
             "difference": run.plus - run.minus,
         }
-        keep = self.decay ** (now - memory["iteration"]).astype(float) > FORGOTTEN
+        keep = self.decay ** (candidates.age - memory["when"]).astype(float) > FORGOTTEN
         for name, values in new.items():
             after[name] = np.concatenate([memory[name][keep], values])[-self.remembered :]
         return after

@@ -276,7 +276,7 @@ def torch_tutor(device: str) -> Tutor | None:
                 work()  # what libraries set up on first use must not be recorded
         aside.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.device(device), torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):
             work()
         replay: Work = graph.replay
         return replay

@@ -10,17 +10,12 @@ import numpy as np
 from offrank.studies import lqr
 from offrank.studies.agreement import TARGETS
 from offrank.studies.figures import BANDS, curves_over_episodes
-from offrank.studies.outcomes import Group, Row, groups
+from offrank.studies.outcomes import Group, Row, engines_differ, groups, name_of
 from offrank.studies.paper import about
 from offrank.studies.rank_figure import TITLES
 from offrank.studies.statistics import censored_median, survival
 
 Data = dict[str, Any]
-
-
-def engines_differ(found: Sequence[Group]) -> bool:
-    """Whether a variant of a task was run on several engines, so that its name does not say which runs are meant."""
-    return len(found) > len({(g.task, g.variant) for g in found})
 
 
 def steps(rows: Iterable[Row]) -> Data:
@@ -31,10 +26,10 @@ def steps(rows: Iterable[Row]) -> Data:
     places: dict[str, tuple[int, int, str]] = {}
     for group in found:
         task = tasks.setdefault(group.task, {"threshold": group.rows[0].get("threshold"), "variants": []})
-        name = f"{group.variant.label} ({group.engine})" if several else group.variant.label
-        task["variants"].append(_variant(group, name))
-        places[name] = group.variant.place
-    names = sorted(places, key=lambda name: (places[name], name))
+        called = name_of(group, several)
+        task["variants"].append(_variant(group, called))
+        places[called] = group.variant.place
+    names = sorted(places, key=lambda called: (places[called], called))
     return {"names": names, "tasks": [{"task": name} | task for name, task in tasks.items()]}
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from offrank.report import html, words
 from offrank.report.clips import Clip
-from offrank.report.figures import engines_differ
 from offrank.studies import lqr
 from offrank.studies.agreement import TARGETS
-from offrank.studies.outcomes import Row, groups
+from offrank.studies.outcomes import Row, engines_differ, groups
 from offrank.studies.paper import about
 from offrank.studies.plan import baselines
 from offrank.studies.tables import (

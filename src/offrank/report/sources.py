@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,8 +40,8 @@ class Sources:
 def find(directory: Path, rank_quality: Sequence[Path] = (), without: Sequence[str] = ()) -> Sources:
     """Look through a study folder, or any folder of outcomes, with all that lies inside.
 
-    Of equal runs in several files the one with the larger budget counts. A finished run folder whose run no file of
-    outcomes holds is read itself.
+    Of equal runs in several files one that has ended counts, of several such the one with the larger budget. A finished
+    run folder whose run no file of outcomes holds is read itself.
 
     Args:
         directory: to look through.
@@ -140,15 +141,17 @@ def _identity(row: Row) -> tuple[Any, ...]:
 
 
 def _distinct(rows: Iterable[Row]) -> list[Row]:
-    """Of equal runs the one with the larger budget. Not the one that took more steps: a run that got there stops, and
-    one that did not, on another machine, would always be preferred."""
+    """Of equal runs one that has ended, with the larger budget. Not the one that took more steps: a run that got there
+    stops, and one that did not, on another machine, would always be preferred."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         key = _identity(row)
-        if key not in found or _budget(row) > _budget(found[key]):
+        if key not in found or _meant_to_go(row) > _meant_to_go(found[key]):
             found[key] = row
     return list(found.values())
 
 
-def _budget(row: Row) -> int:
-    return int(row.get("budget") or row["steps"])
+def _meant_to_go(row: Row) -> tuple[bool, float]:
+    """Whether the run has ended, and how far it might have gone."""
+    ended = row.get("stop_reason", "unknown") is not None
+    return ended, math.inf if ended and row.get("budget") is None else row["budget"]

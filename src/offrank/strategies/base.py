@@ -78,7 +78,7 @@ class Strategy:
         pairs = ranking.pairs
         if pairs is None:
             pairs = yield from candidates.evaluate(ranking.chosen)
-        pairs = ranker.finish(state.ranker, candidates, pairs)
+        paid, pairs = pairs, ranker.finish(state.ranker, candidates, pairs)
         # update
         used = pairs.take(ranking.chosen)
         M, memory, metrics = self.update(candidates, used, state.strategy)
@@ -100,7 +100,7 @@ class Strategy:
             strategy=memory,
             ranker=learned,
             horizon=horizon.learn(state, ranker, candidates, pairs),
-            starts=starts.learn(state, episodes, pairs),
+            starts=starts.learn(state, episodes, paid, length),
         )
         totals = pairs.rollouts.totals
         returns = {"return_mean": float(totals.mean()), "return_std": float(totals.std())}

@@ -12,7 +12,7 @@ import numpy as np
 from offrank.arrays import FloatArray
 from offrank.errors import OffrankError, UsageError
 from offrank.plotting import COLOURS, DASHES, short
-from offrank.studies.outcomes import Group, Row, groups
+from offrank.studies.outcomes import Group, Row, engines_differ, groups, name_of
 from offrank.studies.paper import about
 from offrank.studies.statistics import censored_median
 
@@ -60,15 +60,15 @@ def panels(names: Sequence[str], draw: Callable[[Any, str], None], width: float 
 def box_plots(rows: Iterable[Row]) -> Any:
     """Steps to the threshold: a box of the seeds that reached it, as in the paper, and every seed that did not."""
     found = groups(rows)
-    numbers = _numbers(found)
+    numbers, several = _numbers(found), engines_differ(found)
 
     def draw(axes: Any, task: str) -> None:
         members = [g for g in found if g.task == task]
         reached = [[r for r in g.reached if r is not None] for g in members]
-        names = [f"{g.variant.label}\n{len(r)} of {len(g.rows)}" for g, r in zip(members, reached, strict=True)]
+        names = [f"{name_of(g, several)}\n{len(r)} of {len(g.rows)}" for g, r in zip(members, reached, strict=True)]
         drawn = axes.boxplot(reached, tick_labels=names, patch_artist=True, widths=0.55, medianprops={"color": "black"})
         for at, (group, box) in enumerate(zip(members, drawn["boxes"], strict=True), start=1):
-            number = numbers[group.variant.label]
+            number = numbers[name_of(group, several)]
             box.set(facecolor=COLOURS[number % len(COLOURS)], alpha=0.6, hatch=HATCHES[number % len(HATCHES)])
             jitter = np.linspace(-0.15, 0.15, len(group.rows))
             for offset, r, s in zip(jitter, group.reached, group.spent, strict=True):
@@ -97,13 +97,14 @@ def seed_curves(rows: Iterable[Row]) -> Any:
     censored median of the dots."""
     found = groups(rows)
     names = list(dict.fromkeys(f"{g.task}, {_family(g)}" for g in found))
-    numbers = _numbers(found)
+    numbers, several = _numbers(found), engines_differ(found)
 
-    def draw(axes: Any, name: str) -> None:
-        members = [g for g in found if f"{g.task}, {_family(g)}" == name]
+    def draw(axes: Any, panel: str) -> None:
+        members = [g for g in found if f"{g.task}, {_family(g)}" == panel]
         threshold = members[0].rows[0]["threshold"]
         for group in members:
-            look = style(numbers[group.variant.label])
+            called = name_of(group, several)
+            look = style(numbers[called])
             for row in group.rows:
                 evaluations = np.array(row["evaluations"]).reshape(-1, 4)
                 axes.plot(evaluations[:, 1], evaluations[:, 2], color=look["color"], ls=look["ls"], lw=0.8, alpha=0.6)
@@ -111,13 +112,13 @@ def seed_curves(rows: Iterable[Row]) -> Any:
                 axes.plot(crossing[:1, 1], crossing[:1, 2], look["marker"], color=look["color"], mec="black", ms=6)
             middle = censored_median(group.reached, group.spent)
             count = sum(r is not None for r in group.reached)
-            label = f"{group.variant.label}, {count} of {len(group.rows)}"
+            label = f"{called}, {count} of {len(group.rows)}"
             axes.plot([], [], **look, label=label)
             if middle is not None:
                 axes.plot(middle, threshold, "*", color=look["color"], mec="black", ms=15, zorder=5)
         _threshold_line(axes, threshold)
         axes.plot([], [], "*", color="white", mec="black", ms=12, label="censored median")
-        _finish(axes, name, "environment steps of training")
+        _finish(axes, panel, "environment steps of training")
 
     return panels(names, draw)
 
@@ -164,9 +165,10 @@ def curves_over_episodes(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
 
 
 def _numbers(found: Sequence[Group]) -> dict[str, int]:
-    """Of every variant, the same in every panel."""
-    labels = {g.variant.label: g.variant.place for g in found}
-    return {label: number for number, label in enumerate(sorted(labels, key=lambda label: labels[label]))}
+    """Of every variant by name, the same in every panel."""
+    several = engines_differ(found)
+    places = {name_of(g, several): g.variant.place for g in found}
+    return {called: number for number, called in enumerate(sorted(places, key=lambda n: (places[n], n)))}
 
 
 def _tasks(found: Sequence[Group]) -> list[str]:

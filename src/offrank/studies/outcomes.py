@@ -142,3 +142,13 @@ def groups(rows: Iterable[Row]) -> list[Group]:
     made = [Group(*key, tuple(sorted(members, key=lambda r: int(r["seed"])))) for key, members in found.items()]
     tasks = [*TASKS, *(g.task for g in made)]
     return sorted(made, key=lambda g: (tasks.index(g.task), g.variant.place))
+
+
+def engines_differ(found: Sequence[Group]) -> bool:
+    """Whether a variant of a task was run on several engines, so that its name does not say which runs are meant."""
+    return len(found) > len({(g.task, g.variant) for g in found})
+
+
+def name_of(group: Group, several: bool) -> str:
+    """Of a variant in a table or figure; with its engine if there are several."""
+    return f"{group.variant.label} ({group.engine})" if several else group.variant.label

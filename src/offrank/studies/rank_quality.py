@@ -26,6 +26,7 @@ from offrank.rankers import RANKERS, Ranker
 from offrank.rankers.interleaved import Mixed
 from offrank.rankers.on_policy import OnPolicy
 from offrank.rollouts import Request
+from offrank.starts import first_iteration
 from offrank.studies.checkpoints import Checkpoint
 
 KIND = "rank-quality"
@@ -107,6 +108,7 @@ def gather(
         b=b,
         episodes=Episodes(horizon=checkpoint.config.horizon, **checkpoint.config.recipe.episodes),
         length=checkpoint.config.horizon,
+        first=first_iteration(state),
     )
     scores, metrics = {}, {}
     for ranker in rankers:
