@@ -269,14 +269,15 @@ def torch_tutor(device: str) -> Tutor | None:
 
     def record(work: Work) -> Work:
         """A graph of what the work launches: some forty kernels, so small that launching them takes the time."""
-        aside: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside):
+        cuda: Any = torch.cuda
+        aside = cuda.Stream(device)
+        aside.wait_stream(cuda.current_stream(device))
+        with cuda.stream(aside):
             for _ in range(3):
                 work()  # what libraries set up on first use must not be recorded
         aside.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(device), torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):
+        graph = cuda.CUDAGraph()
+        with cuda.device(device), cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):
             work()
         replay: Work = graph.replay
         return replay
