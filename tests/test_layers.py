@@ -15,7 +15,7 @@ LAYERS = [  # a module may import from its own layer and from those before it
     {"arithmetic", "noise", "normalizer", "lock"},
     {"rollouts"},
     {"candidates", "state"},
-    {"rankers"},
+    {"rankers", "starts"},
     {"horizon"},
     {"strategies"},
     {"tasks", "presets"},
