@@ -27,7 +27,6 @@ from offrank.noise import Directions
 from offrank.rankers import Critic
 from offrank.run import Run
 from offrank.runfolder import CHECKPOINT, versions
-from offrank.starts import first_iteration
 
 FOLDS, RIDGE = 5, 100.0
 
@@ -48,19 +47,7 @@ def fresh_pairs(run: Run, engine: Engine, count: int, scale: float, length: int)
 
 def candidates(run: Run, scale: float) -> Candidates:
     """As in the run's next iteration."""
-    state, strategy = run.state, run.strategy
-    directions = Directions(state.seed, state.iteration, strategy.n_directions, state.M.shape)
-    whitening = strategy.whitening(state)
-    return Candidates(
-        M=state.M,
-        whitening=whitening,
-        directions=directions,
-        scale=scale,
-        b=strategy.n_top,
-        episodes=run.episodes,
-        length=run.episodes.horizon,
-        first=first_iteration(state),
-    )
+    return replace(run.strategy.candidates(run.state, run.episodes, run.episodes.horizon), scale=scale)
 
 
 def by_regression(difference: FloatArray, directions: FloatArray) -> float:

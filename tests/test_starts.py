@@ -21,6 +21,7 @@ from offrank.strategies import ARS
 
 P, N_OBS, H, B = 2, 3, 10, 3
 ITERATION = 2 * B * H  # steps
+STRATEGY = ARS(n_directions=B, n_top=B, noise_std=0.1, step_size=0.1, momentum=0.5)
 THREE = Episodes(H, starts=3, start_steps=4 * ITERATION - 5)  # four iterations each
 
 
@@ -29,10 +30,9 @@ def course(
 ) -> tuple[list[State], list[dict[str, Any]]]:
     """The state before every iteration and after the last, as a run counts them, and what was logged."""
     engine = FunctionEngine(linear_system(N_OBS, P), N_OBS, P, episodes.horizon)
-    strategy = ARS(n_directions=B, n_top=B, noise_std=0.1, step_size=0.1, momentum=0.5)
-    states, log = [strategy.start(P, N_OBS, seed, ranker)], []
+    states, log = [STRATEGY.start(P, N_OBS, seed, ranker)], []
     for _ in range(iterations):
-        state, metrics = answered(strategy.iteration(states[-1], ranker, episodes), engine.run)
+        state, metrics = answered(STRATEGY.iteration(states[-1], ranker, episodes), engine.run)
         states.append(state.counted(ITERATION, 2 * B))
         log.append(metrics)
     return states, log
@@ -47,19 +47,18 @@ def test_a_run_begins_anew_and_goes_on_with_the_best_of_its_beginnings() -> None
     assert best != 2 and len(set(means)) == 3  # the last is not the best, so that a choice shows
     assert [metrics["start"] for metrics in log] == [1] * 4 + [2] * 4 + [3] * 4 + [best + 1] * 3
     # each start is a run from zero weights with the directions of its own iterations
-    strategy = ARS(n_directions=B, n_top=B, noise_std=0.1, step_size=0.1, momentum=0.5)
     engine = FunctionEngine(linear_system(N_OBS, P), N_OBS, P, H)
     ends = []
     for k in range(3):
-        state = replace(strategy.start(P, N_OBS, 0, Random()), iteration=4 * k)
+        state = replace(STRATEGY.start(P, N_OBS, 0, Random()), iteration=4 * k)
         for _ in range(4):
-            state, _ = answered(strategy.iteration(state, Random(), Episodes(H)), engine.run)
+            state, _ = answered(STRATEGY.iteration(state, Random(), Episodes(H)), engine.run)
         np.testing.assert_array_equal(state.M, states[4 * k + 4].M)
         ends.append(state)
     # and then the best is gone on with, and all that goes with it
     state = replace(ends[best], iteration=12)
     for i in range(13, 16):
-        state, _ = answered(strategy.iteration(state, Random(), Episodes(H)), engine.run)
+        state, _ = answered(STRATEGY.iteration(state, Random(), Episodes(H)), engine.run)
         np.testing.assert_array_equal(state.M, states[i].M)
         np.testing.assert_array_equal(state.strategy["average"], states[i].strategy["average"])
         assert state.normalizer.count == states[i].normalizer.count

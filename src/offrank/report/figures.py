@@ -10,7 +10,7 @@ import numpy as np
 from offrank.studies import lqr
 from offrank.studies.agreement import TARGETS
 from offrank.studies.figures import BANDS, curves_over_episodes
-from offrank.studies.outcomes import Group, Row, engines_differ, groups, name_of
+from offrank.studies.outcomes import Group, Row, engines_differ, groups, name_of, names
 from offrank.studies.paper import about
 from offrank.studies.rank_figure import TITLES
 from offrank.studies.statistics import censored_median, survival
@@ -23,14 +23,10 @@ def steps(rows: Iterable[Row]) -> Data:
     found = groups(rows)
     several = engines_differ(found)
     tasks: dict[str, Data] = {}
-    places: dict[str, tuple[int, int, str]] = {}
     for group in found:
         task = tasks.setdefault(group.task, {"threshold": group.rows[0].get("threshold"), "variants": []})
-        called = name_of(group, several)
-        task["variants"].append(_variant(group, called))
-        places[called] = group.variant.place
-    names = sorted(places, key=lambda called: (places[called], called))
-    return {"names": names, "tasks": [{"task": name} | task for name, task in tasks.items()]}
+        task["variants"].append(_variant(group, name_of(group, several)))
+    return {"names": names(found), "tasks": [{"task": name} | task for name, task in tasks.items()]}
 
 
 def _variant(group: Group, name: str) -> Data:

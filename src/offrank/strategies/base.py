@@ -60,18 +60,8 @@ class Strategy:
         state = starts.chosen(state, episodes, fresh=lambda: self.start(p, n, state.seed, ranker))
         # sample
         length = horizon.length(state, episodes)
-        directions = Directions(state.seed, state.iteration, self.n_directions, state.M.shape, self.orthogonal)
-        candidates = Candidates(
-            M=state.M,
-            whitening=self.whitening(state),
-            directions=directions,
-            scale=self.noise_std,
-            b=self.n_top,
-            episodes=episodes,
-            length=length,
-            keep=ranker.needs_transitions or (episodes.probes and length == episodes.horizon),
-            first=starts.first_iteration(state),
-        )
+        keep = ranker.needs_transitions or (episodes.probes and length == episodes.horizon)
+        candidates = self.candidates(state, episodes, length, keep)
         # rank
         ranking = yield from ranker.rank(candidates, state.ranker)
         # evaluate
@@ -109,6 +99,20 @@ class Strategy:
         if episodes.cuts:
             metrics = {"train_length": length, **metrics}
         return after, {**returns, "weights_norm": float(np.linalg.norm(M)), **metrics, **ranking.metrics}
+
+    def candidates(self, state: State, episodes: Episodes, length: int, keep: bool = False) -> Candidates:
+        """Those of the iteration after a state, their episodes cut after `length` steps."""
+        return Candidates(
+            M=state.M,
+            whitening=self.whitening(state),
+            directions=Directions(state.seed, state.iteration, self.n_directions, state.M.shape, self.orthogonal),
+            scale=self.noise_std,
+            b=self.n_top,
+            episodes=episodes,
+            length=length,
+            keep=keep,
+            first=starts.first_iteration(state),
+        )
 
     def update(self, candidates: Candidates, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
         """The weights (p, n) after learning from the b pairs used, the strategy's memory, and what to log."""

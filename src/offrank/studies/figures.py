@@ -12,7 +12,7 @@ import numpy as np
 from offrank.arrays import FloatArray
 from offrank.errors import OffrankError, UsageError
 from offrank.plotting import COLOURS, DASHES, short
-from offrank.studies.outcomes import Group, Row, engines_differ, groups, name_of
+from offrank.studies.outcomes import Group, Row, engines_differ, groups, name_of, names
 from offrank.studies.paper import about
 from offrank.studies.statistics import censored_median
 
@@ -166,9 +166,7 @@ def curves_over_episodes(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
 
 def _numbers(found: Sequence[Group]) -> dict[str, int]:
     """Of every variant by name, the same in every panel."""
-    several = engines_differ(found)
-    places = {name_of(g, several): g.variant.place for g in found}
-    return {called: number for number, called in enumerate(sorted(places, key=lambda n: (places[n], n)))}
+    return {name: number for number, name in enumerate(names(found))}
 
 
 def _tasks(found: Sequence[Group]) -> list[str]:

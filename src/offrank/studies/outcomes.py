@@ -152,3 +152,10 @@ def engines_differ(found: Sequence[Group]) -> bool:
 def name_of(group: Group, several: bool) -> str:
     """Of a variant in a table or figure; with its engine if there are several."""
     return f"{group.variant.label} ({group.engine})" if several else group.variant.label
+
+
+def names(found: Sequence[Group]) -> list[str]:
+    """Of all variants, whatever their task, in their usual order."""
+    several = engines_differ(found)
+    places = {name_of(g, several): g.variant.place for g in found}
+    return sorted(places, key=lambda name: (places[name], name))

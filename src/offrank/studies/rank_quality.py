@@ -9,7 +9,7 @@ bonus, as training sees it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,11 @@ from offrank.checkpoint import load_arrays, save_arrays
 from offrank.config import RunConfig, resolve
 from offrank.engines.base import Engine
 from offrank.errors import UsageError, did_you_mean
-from offrank.noise import Directions, Role, episode_seeds
+from offrank.noise import Role, episode_seeds
 from offrank.rankers import RANKERS, Ranker
 from offrank.rankers.interleaved import Mixed
 from offrank.rankers.on_policy import OnPolicy
 from offrank.rollouts import Request
-from offrank.starts import first_iteration
 from offrank.studies.checkpoints import Checkpoint
 
 KIND = "rank-quality"
@@ -100,16 +99,10 @@ def gather(
     strategy, state = checkpoint.config.recipe.strategy, checkpoint.state
     own, (p, n) = strategy.n_directions, state.M.shape
     b = max(1, round(count * strategy.n_top / own))
-    candidates = Candidates(
-        M=state.M,
-        whitening=strategy.whitening(state),
-        directions=Directions(state.seed, state.iteration, own + count, state.M.shape),
-        scale=strategy.noise_std,
-        b=b,
-        episodes=Episodes(horizon=checkpoint.config.horizon, **checkpoint.config.recipe.episodes),
-        length=checkpoint.config.horizon,
-        first=first_iteration(state),
-    )
+    episodes_as_run = Episodes(horizon=checkpoint.config.horizon, **checkpoint.config.recipe.episodes)
+    candidates = strategy.candidates(state, episodes_as_run, checkpoint.config.horizon)
+    drawn = replace(candidates.directions, count=own + count, orthogonal=False)
+    candidates = replace(candidates, directions=drawn, b=b)
     scores, metrics = {}, {}
     for ranker in rankers:
         memory = state.ranker if ranker.name == checkpoint.config.ranker else ranker.start(p, n, state.seed)
