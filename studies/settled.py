@@ -58,7 +58,7 @@ def measure(candidates: Candidates, pairs: Pairs, ranker: Ranker, memory: dict[s
     whole = pairs.plus - pairs.minus
     rho, gain = {}, {}
     for h in LENGTHS:
-        cut = horizon.cut(pairs, h, candidates.episodes.reward_shift)
+        cut = horizon.cut(pairs, h, candidates.episodes)
         seen = ranker.finish(memory, replace(candidates, length=h), cut)
         rho[h] = float(spearmanr(seen.plus - seen.minus, whole).statistic)
         gain[h] = max(rho[h], 0.0) ** 2 * pairs.rollouts.steps / cut.rollouts.steps

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from helpers import FunctionEngine, linear_system
 from offrank.checkpoint import load_arrays, save_arrays
 from offrank.config import RunConfig, resolve
 from offrank.engines.base import Engine
-from offrank.errors import EpisodeError, FileFormatError, OffrankError, UsageError
+from offrank.errors import EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
 from offrank.fleet import drive
 from offrank.launch import open_run
 from offrank.metrics import read_metrics
@@ -241,17 +242,23 @@ def test_a_failing_episode_leaves_a_good_checkpoint(tmp_path: Path) -> None:
     assert go(cfg, tmp_path / "run", resume=True).policy.sha256 == go(cfg).policy.sha256
 
 
-def test_one_failing_run_does_not_stop_the_fleet(tmp_path: Path) -> None:
+def engine_that_fails_seed_one() -> Any:
+    """One that fails in the fourth iteration of seed 1."""
     on = engine()
     simulate = on.simulate
+    bad = set(episode_seeds(1, 3, Role.PLUS, np.arange(6)).tolist())
 
     def fail_for_seed_one(weights: Any, whitening: Any, seed: int, horizon: int) -> Trajectory:
         if seed in bad:
             raise EpisodeError("non-finite reward (nan)", seed, 3)
         return simulate(weights, whitening, seed, horizon)
 
-    bad = set(episode_seeds(1, 3, Role.PLUS, np.arange(6)).tolist())  # of seed 1's fourth iteration
     on.simulate = fail_for_seed_one
+    return on
+
+
+def test_one_failing_run_does_not_stop_the_fleet(tmp_path: Path) -> None:
+    on = engine_that_fails_seed_one()
     runs = [open_run(config("ars", seed=s, iterations=6), on.info, tmp_path / str(s)) for s in (0, 1, 2)]
     with pytest.raises(EpisodeError, match="step 3"):
         drive(runs, on)
@@ -259,6 +266,20 @@ def test_one_failing_run_does_not_stop_the_fleet(tmp_path: Path) -> None:
     assert [run.stop_reason for run in runs] == ["iterations", None, "iterations"]
     cfg = config("ars", seed=1, iterations=6)
     assert go(cfg, tmp_path / "1", resume=True).policy.sha256 == go(cfg).policy.sha256
+
+
+def test_an_interrupted_fleet_tells_which_of_its_runs_had_failed() -> None:
+    on = engine_that_fails_seed_one()
+
+    def interrupt(run: Run, record: dict[str, Any]) -> None:
+        if record["iteration"] == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    callbacks: dict[int, tuple[Any, ...]] = {0: (interrupt,), 1: ()}
+    runs = [open_run(config("ars", seed=s, iterations=50), on.info, None, callbacks=callbacks[s]) for s in (0, 1)]
+    with pytest.raises(Interrupted, match=r"SIGINT \(1 of the runs had failed: .*non-finite reward") as caught:
+        drive(runs, on)
+    assert [type(failure) for failure in caught.value.failures] == [EpisodeError]
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,8 +310,28 @@ def test_an_unfinished_run_counts_as_not_there_by_its_last_evaluation(tmp_path: 
     assert read_rows([tmp_path / "runs"]) == []
     (row,) = read_rows([tmp_path / "runs"], unfinished=True)
     assert row["steps"] == row["budget"] == row["evaluations"][-1][1] and row["steps_to_threshold"] is None
+    assert row["iterations"] == row["evaluations"][-1][0] == 4 and row["episodes"] == 4 * 2 * 2  # pairs of two
     write_rows(tmp_path / "rows.json", [row])
     assert read_rows([tmp_path / "rows.json"]) == [row]
+
+
+def test_a_smaller_budget_forgets_what_came_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = Path(__file__).parent.parent / "results"
+    whole = read_rows([results / "table1.json"])
+    shown = ["reproduce", "table1", "--from", str(results / "table1.json"), "--tasks", "Swimmer-v3", "--algos", "tres"]
+    assert main([*shown, "--budget", "150k", "--out", str(tmp_path)]) == 0
+    rows = read_rows([tmp_path / "table1.json"])
+    before = [row for row in whole if row["task"] == "Swimmer-v3" and row["algo"] == "tres"]
+    assert len(rows) == len(before) == 16
+    for row, was in zip(rows, before, strict=True):
+        there = was["steps_to_threshold"] is not None and was["steps_to_threshold"] <= 150_000
+        assert row["reached"] == there and row["steps_to_threshold"] == (was["steps_to_threshold"] if there else None)
+        assert row["evaluations"] == [e for e in was["evaluations"] if e[1] <= 150_000]
+        assert row["steps"] <= 150_000 and row["episodes"] * was["iterations"] == was["episodes"] * row["iterations"]
+    assert {row["reached"] for row in rows} == {True, False}
+    capsys.readouterr()
+    assert main(["reproduce", "lqr", "--from", str(results / "lqr.json"), "--budget", "1k"]) == 2
+    assert "evaluated on their way" in capsys.readouterr().err
 
 
 def test_the_lqr_study_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 
 
@@ -42,11 +42,17 @@ class EpisodeError(OffrankError, RuntimeError):
 
 
 class Interrupted(OffrankError):
-    """A signal asked to stop; every run was saved."""
+    """A signal asked to stop; every run was saved.
 
-    def __init__(self, signum: int):
-        super().__init__(f"interrupted by {signal.Signals(signum).name}")
-        self.signum = signum
+    Attributes:
+        signum: the signal.
+        failures: why runs had stopped before it came.
+    """
+
+    def __init__(self, signum: int, failures: Sequence[OffrankError] = ()):
+        before = f" ({len(failures)} of the runs had failed: {failures[0]})" if failures else ""
+        super().__init__(f"interrupted by {signal.Signals(signum).name}{before}")
+        self.signum, self.failures = signum, tuple(failures)
 
 
 class EngineError(OffrankError, RuntimeError):

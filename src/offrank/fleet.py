@@ -133,7 +133,7 @@ def drive(
                 if tick is not None:
                     tick()
                 if signals.caught is not None:
-                    raise Interrupted(signals.caught)
+                    raise Interrupted(signals.caught, failures)
         except (OffrankError, KeyboardInterrupt):
             for run in list(under_way()):
                 _pause(run)

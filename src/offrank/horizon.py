@@ -78,7 +78,7 @@ def learn(state: State, ranker: Ranker, candidates: Candidates, pairs: Pairs) ->
     size = np.sqrt(np.mean(whole * whole))
     if size > 0.0:  # equal returns say nothing
         for row, h in zip(evidence, lengths(episodes.horizon), strict=True):
-            short = cut(pairs, h, episodes.reward_shift)
+            short = cut(pairs, h, episodes)
             seen = ranker.finish(state.ranker, replace(candidates, length=h), short)
             x, y = (seen.plus - seen.minus) / size, whole / size
             spent = len(x) * short.rollouts.lengths.mean()
@@ -86,10 +86,10 @@ def learn(state: State, ranker: Ranker, candidates: Candidates, pairs: Pairs) ->
     return {"evidence": evidence, "steps": np.array([steps, 0])}
 
 
-def cut(pairs: Pairs, h: int, reward_shift: float) -> Pairs:
+def cut(pairs: Pairs, h: int, episodes: Episodes) -> Pairs:
     """The pairs as they were after h steps; their transitions must have been kept."""
     rollouts = Rollouts.of([Episode.of(_cut(t, h), keep=True) for t in pairs.rollouts.trajectories])
-    return Pairs.of(pairs.index, rollouts, reward_shift)
+    return Pairs.of(pairs.index, rollouts, episodes, h)
 
 
 def _cut(trajectory: Trajectory, h: int) -> Trajectory:

@@ -15,7 +15,7 @@ from offrank.engines import ENGINES, native_name
 from offrank.errors import Interrupted, OffrankError, UsageError, did_you_mean
 from offrank.progress import clock, growing_display
 from offrank.studies.catalogue import STUDIES, Study, Wishes
-from offrank.studies.outcomes import Row, read_rows, write_rows
+from offrank.studies.outcomes import Row, cut, read_rows, write_rows
 from offrank.studies.plan import Planned
 from offrank.studies.work import Tally, Workshop, carry_out, estimate, missing
 from offrank.tasks import NATIVE
@@ -131,10 +131,12 @@ def _task(word: str) -> str:
 
 
 def _chosen(study: Study, wishes: Wishes, rows: list[Row]) -> list[Row]:
-    """The rows that were asked for."""
+    """The rows that were asked for, no further than asked for."""
+    if wishes.budget is not None and not all("evaluations" in row for row in rows):
+        raise UsageError("--from with --budget is for runs that were evaluated on their way, which LQR's are not")
     algos = None if wishes.algos is None else {word.partition("/")[0] for word in wishes.algos}
     return [
-        row
+        row if wishes.budget is None else cut(row, wishes.budget)
         for row in rows
         if (wishes.tasks is None or row["task"] in wishes.tasks)
         and (wishes.seeds is None or row["seed"] in wishes.seeds)

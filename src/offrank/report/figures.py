@@ -75,9 +75,9 @@ def bands(rows: Iterable[Row], combinations: bool = False) -> Data:
         x, y = curves_over_episodes(every)
         lines: list[Data] = [{"name": "all runs", "points": _pairs(x, np.median(y, axis=0)), "runs": len(every)}]
         for group in members if combinations else ():
-            h = group.rows[0]["hyperparameters"]
+            n_b, h = group.kernel
             at, values = curves_over_episodes(group.rows)
-            name = f"n_b {h['n_behaviour']}, h {h['bandwidth']:g}"
+            name = f"n_b {n_b}, h {h:g}"
             lines.append({"name": name, "points": _pairs(at, np.median(values, axis=0)), "runs": len(group.rows)})
         series += [line["name"] for line in lines if line["name"] not in series]
         areas = [

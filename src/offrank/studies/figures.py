@@ -127,6 +127,7 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
     """Median and percentile bands of the mean return over all runs of a task, against episodes; with `combinations`,
     also the median of each setting."""
     found = groups(rows)
+    counts, bandwidths = (sorted(set(values)) for values in zip(*(g.kernel for g in found), strict=True))
 
     def draw(axes: Any, task: str) -> None:
         members = [g for g in found if g.task == task]
@@ -136,11 +137,12 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
             band = np.percentile(returns, [low, high], axis=0)
             axes.fill_between(episodes, *band, color=COLOURS[0], alpha=alpha, lw=0, label=f"{low}-{high} percentile")
         axes.plot(episodes, np.median(returns, axis=0), color=COLOURS[0], lw=2.4, label=f"median of {len(every)} runs")
-        for number, group in enumerate(members if combinations else ()):
+        for group in sorted(members, key=lambda g: g.kernel) if combinations else ():
             x, y = curves_over_episodes(group.rows)
-            h = group.rows[0]["hyperparameters"]
-            look = {"color": COLOURS[1:][number % 6], "ls": DASHES[number % len(DASHES)], "lw": 0.9}
-            axes.plot(x, np.median(y, axis=0), **look, label=f"n_b {h['n_behaviour']}, h {h['bandwidth']:g}")
+            n_b, h = group.kernel
+            number, marker = bandwidths.index(h) % 6, MARKERS[counts.index(n_b) % len(MARKERS)]
+            look = {"color": COLOURS[1:][number], "ls": DASHES[number], "marker": marker, "ms": 3.5, "markevery": 3}
+            axes.plot(x, np.median(y, axis=0), **look, lw=1.1, label=f"n_b {n_b}, h {h:g}")
         _threshold_line(axes, every[0]["threshold"])
         _finish(axes, f"{task}, op-ars", "training episodes")
 

@@ -52,10 +52,13 @@ def gather(folder: Path) -> Row:
 def _so_far(curve: Curve) -> Row:
     """What stands in for the result of an unfinished run."""
     names = ("task", "algo", "ranker", "seed", "engine", "hyperparameters")
-    steps = max((r["steps"] for r in curve.evaluations() if not r.get("final")), default=0)
+    scheduled = [r for r in curve.evaluations() if not r.get("final")]
+    last = scheduled[-1] if scheduled else {"steps": 0, "episodes": 0, "iteration": 0}
     return {name: getattr(curve.config, name) for name in names} | {
-        "steps": steps,
-        "budget": steps,
+        "steps": last["steps"],
+        "budget": last["steps"],
+        "episodes": last["episodes"],
+        "iterations": last["iteration"],
         "stop_reason": None,
     }
 
@@ -97,6 +100,21 @@ def read_rows(paths: Iterable[Path], unfinished: bool = False) -> list[Row]:
     return rows
 
 
+def cut(row: Row, budget: int) -> Row:
+    """The row as it would be if the run had had a smaller budget: nothing counts that was learned later."""
+    if row["steps"] <= budget:
+        return row
+    scheduled = [e for e in row["evaluations"] if e[1] <= budget]
+    iterations, steps = scheduled[-1][:2] if scheduled else (0, 0)
+    shorter = row | {"steps": steps, "budget": budget, "iterations": iterations, "evaluations": scheduled}
+    if "episodes" in row:
+        shorter["episodes"] = round(row["episodes"] * iterations / row["iterations"])
+    if (row["steps_to_threshold"] or 0) > budget:
+        names = ("steps_to_threshold", "seconds_to_threshold", "training_seconds_to_threshold")
+        shorter |= {"reached": False} | dict.fromkeys(names)
+    return shorter
+
+
 @dataclass(frozen=True)
 class Group:
     """The runs of one variant of a task on one engine, by seed."""
@@ -124,6 +142,12 @@ class Group:
         """How far those were run that did not get there; where all did, how far they might have been."""
         short = [row for row in self.rows if row["steps_to_threshold"] is None]
         return max(int(row.get("budget") or row["steps"]) for row in short or self.rows)
+
+    @property
+    def kernel(self) -> tuple[int, float]:
+        """n_b and h, of runs that the kernel ranked."""
+        h = self.rows[0]["hyperparameters"]
+        return h["n_behaviour"], h["bandwidth"]
 
     @property
     def size(self) -> str:

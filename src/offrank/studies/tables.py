@@ -180,10 +180,9 @@ def sensitivity_tables(rows: Iterable[Row]) -> list[Table]:
     for task in dict.fromkeys(group.task for group in found):
         cells = {}
         for group in (g for g in found if g.task == task):
-            h = group.rows[0]["hyperparameters"]
             median = thousands(censored_median(group.reached, group.spent), group.budget)
             count = sum(r is not None for r in group.reached)
-            cells[h["n_behaviour"], h["bandwidth"]] = f"{median} ({count} of {len(group.rows)})"
+            cells[group.kernel] = f"{median} ({count} of {len(group.rows)})"
         across, down = (sorted({key[axis] for key in cells}) for axis in (1, 0))
         lines = [[f"n_b {n}", *(cells.get((n, h), "-") for h in across)] for n in down]
         tables.append(Table([task, *(f"h {h:g}" for h in across)], lines))
