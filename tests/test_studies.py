@@ -299,7 +299,7 @@ def test_a_run_too_short_to_be_evaluated_is_named(tmp_path: Path, capsys: pytest
 def test_the_committed_outcomes_can_be_read() -> None:
     results = Path(__file__).parent.parent / "results"
     rows = read_rows([results / "table1.json"])
-    assert len(summarise(rows)) == 23 and len(rows) == 23 * 8  # eight seeds of everything
+    assert len(summarise(rows)) == 26 and len(rows) == 26 * 8  # eight seeds of everything
     assert len(read_rows([results / "lqr.json"])) == 500
 
 

@@ -48,7 +48,6 @@ class Episodes:
 
     horizon: int
     reward_shift: float = 0.0  # survival bonus, subtracted at every training step
-    survival_power: float = 0.0  # a gain counts by this power of the share of the episode that was survived
     common_starts: bool = False  # both signs of a pair start from the same state
     count_behaviour_states: bool = False  # behaviour rollouts enter the state statistics too
     train_horizon: int = 0  # steps after which training episodes are cut in the first iteration; 0: the horizon
@@ -58,7 +57,7 @@ class Episodes:
     start_steps: int = 0  # steps for each of them, if there are several
 
     def __post_init__(self) -> None:
-        for name in ("train_horizon", "horizon_growth", "survival_power"):
+        for name in ("train_horizon", "horizon_growth"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: must not be negative")
         if not 0 <= self.probe_share < 1:
@@ -71,13 +70,10 @@ class Episodes:
         if self.horizon_growth > 0 and self.train_horizon == 0:
             raise UsageError(f"horizon_growth = {self.horizon_growth:g} needs a train_horizon to grow from")
 
-    def returns(self, rollouts: Rollouts, length: int) -> FloatArray:
-        """What training makes of episodes that could last `length` steps. A loss counts in full, however soon it was
-        over."""
-        paid: FloatArray = rollouts.totals - self.reward_shift * rollouts.lengths
-        if self.survival_power == 0:
-            return paid
-        return np.where(paid > 0, paid * (rollouts.lengths / length) ** self.survival_power, paid)
+    def returns(self, rollouts: Rollouts) -> FloatArray:
+        """Returns of episodes as training sees them."""
+        seen: FloatArray = rollouts.totals - self.reward_shift * rollouts.lengths
+        return seen
 
     @property
     def cuts(self) -> bool:
@@ -107,9 +103,9 @@ class Pairs:
     rollouts: Rollouts  # 2m episodes: plus and minus of a direction side by side
 
     @staticmethod
-    def of(index: IntArray, rollouts: Rollouts, episodes: Episodes, length: int) -> Pairs:
-        """The pairs that these episodes of at most `length` steps were."""
-        returns = episodes.returns(rollouts, length)
+    def of(index: IntArray, rollouts: Rollouts, episodes: Episodes) -> Pairs:
+        """The pairs that these episodes were."""
+        returns = episodes.returns(rollouts)
         return Pairs(index, returns[0::2], returns[1::2], rollouts)
 
     @property
@@ -168,7 +164,7 @@ class Candidates:
             directions=self.directions,
             keep=self.keep,
         )
-        return Pairs.of(chosen, rollouts, self.episodes, self.length)
+        return Pairs.of(chosen, rollouts, self.episodes)
 
     def behave(self, count: int) -> Asking[Rollouts]:
         """Run the unperturbed policy `count` times, keeping the transitions."""

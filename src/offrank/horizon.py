@@ -89,7 +89,7 @@ def learn(state: State, ranker: Ranker, candidates: Candidates, pairs: Pairs) ->
 def cut(pairs: Pairs, h: int, episodes: Episodes) -> Pairs:
     """The pairs as they were after h steps; their transitions must have been kept."""
     rollouts = Rollouts.of([Episode.of(_cut(t, h), keep=True) for t in pairs.rollouts.trajectories])
-    return Pairs.of(pairs.index, rollouts, episodes, h)
+    return Pairs.of(pairs.index, rollouts, episodes)
 
 
 def _cut(trajectory: Trajectory, h: int) -> Trajectory:

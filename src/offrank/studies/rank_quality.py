@@ -139,4 +139,4 @@ def _run_once(candidates: Candidates, own: int, episode: int, engine: Engine) ->
             directions=directions,
         )
     )
-    return how.returns(rollouts, how.horizon).reshape(2, -1)
+    return how.returns(rollouts).reshape(2, -1)

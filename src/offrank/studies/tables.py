@@ -178,7 +178,7 @@ def sensitivity_tables(rows: Iterable[Row]) -> list[Table]:
     found = groups(rows)
     tables = []
     for task in dict.fromkeys(group.task for group in found):
-        cells = {}
+        cells: dict[tuple[float, float], str] = {}
         for group in (g for g in found if g.task == task):
             median = thousands(censored_median(group.reached, group.spent), group.budget)
             count = sum(r is not None for r in group.reached)
