@@ -97,3 +97,10 @@ def test_directions_of_all_runs_under_way_are_remembered() -> None:
     finally:
         make_room(0)
     assert not still_there_after_all()
+
+
+def test_blocks_are_all_directions_in_order() -> None:
+    directions = Directions(3, 7, 70, (2, 5))
+    blocks = list(directions.blocks())
+    assert [len(block) for block in blocks] == [32, 32, 6]
+    assert np.array_equal(np.concatenate(blocks), directions.take(np.arange(70)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -85,6 +86,10 @@ class Directions:
         """Direction `index`, as a (p, n) array that must not be written to."""
         direction: FloatArray = self._block(index // BLOCK)[index % BLOCK]
         return direction
+
+    def blocks(self) -> Iterator[FloatArray]:
+        """All of them in order, as (m, p, n) arrays that must not be written to."""
+        return map(self._block, range(-(-self.count // BLOCK)))
 
     def _block(self, block: int) -> FloatArray:
         rows = min(BLOCK, self.count - block * BLOCK)

@@ -22,7 +22,6 @@ from offrank.arithmetic import one_blas_thread
 from offrank.arrays import FloatArray, IntArray, Memory
 from offrank.candidates import Asking, Candidates, Pairs
 from offrank.errors import UsageError, did_you_mean
-from offrank.noise import BLOCK
 from offrank.rankers.base import Ranker, Ranking, top
 from offrank.rankers.controls import Random
 from offrank.rankers.on_policy import OnPolicy
@@ -106,9 +105,5 @@ class Learned(Ranker):
 
 def along(candidates: Candidates, g: FloatArray) -> FloatArray:
     """<g, delta> of every direction, (N,), a block of directions at a time."""
-    parts = []
     with one_blas_thread():
-        for first in range(0, candidates.N, BLOCK):
-            delta = candidates.directions.take(np.arange(first, min(first + BLOCK, candidates.N)))
-            parts.append(delta.reshape(len(delta), -1) @ g.ravel())
-    return np.concatenate(parts)
+        return np.concatenate([delta.reshape(len(delta), -1) @ g.ravel() for delta in candidates.directions.blocks()])
