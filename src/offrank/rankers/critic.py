@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -41,10 +40,6 @@ OUTLIER = 10.0  # normalised states are cut here: one wild feature must not outw
 STATES = 2000  # of the last iteration, at most, over which the gradient is averaged
 RECENT = 80_000  # rows whose rewards set the unit of value
 UNIT = 10.0  # deviations of the rewards to a unit of value
-
-# of some updates each: states and actions, where they led and what the policy would do there, rewards on the way, and
-# the weight of what comes after
-Batches = tuple[Floats, Floats, Floats, Floats]
 
 
 @dataclass(frozen=True)
@@ -126,41 +121,25 @@ class Critic(Learned):
             return [replay.rows(trajectory, W, *how) for trajectory, W in trajectories]
 
     def train(self, memory: Memory, candidates: Candidates) -> Memory:
-        """The networks after this iteration's updates. None needs another: each is taught in a thread of its own, while
-        the next batches are made ready."""
-        nets = [{name: value.copy() for name, value in part(memory, f"{which}.").items()} for which in NETWORKS]
-        gain, unit = self.in_units(memory)
-        drawn, before = self.draws(memory, candidates), int(memory["step"])
-        under_way: list[Future[None]] = []
-        with ThreadPoolExecutor(self.networks, "offrank-critic") as threads:
-            for first in range(0, len(drawn), CHUNK):
-                batches = self._batches(memory, candidates, gain, drawn[first : first + CHUNK])
-                for one in under_way:
-                    one.result()
-                under_way = [
-                    threads.submit(self._teach, [_only(net, e) for net in nets], before + first, batches)
-                    for e in range(self.networks)
-                ]
-            for one in under_way:
-                one.result()
-        return self.judged(nets, before + len(drawn), unit, candidates)
-
-    def _batches(self, memory: Memory, candidates: Candidates, gain: Floats, at: IntArray) -> Batches:
-        """What updates learn from, of rows (updates, BATCH)."""
+        """The networks after this iteration's updates."""
+        q, slow, first, second = (
+            {name: value.copy() for name, value in part(memory, f"{which}.").items()} for which in NETWORKS
+        )
         state, action, boot, ahead = (memory[f"replay.{name}"] for name in ("state", "action", "boot", "ahead"))
-        done = np.concatenate([_normalised(candidates, state[at]), action[at]], axis=2)
-        after = _would_do(candidates, _normalised(candidates, state[at + ahead[at]]))
-        return done, after, gain[at, None], boot[at, None]
-
-    def _teach(self, nets: Sequence[Memory], before: int, batches: Batches) -> None:
-        """Update a network, its slow copy and its moments, in place, after so many updates before."""
-        q, slow, first, second = nets
-        with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found out at the end
-            for step, (x, after, gain, boot) in enumerate(zip(*batches, strict=True), start=before + 1):
-                y = gain + boot * network.forward(slow, after)[2]
+        gain, unit = self.in_units(memory)
+        drawn = self.draws(memory, candidates)
+        step = int(memory["step"])
+        for first_update in range(0, len(drawn), CHUNK):
+            at = drawn[first_update : first_update + CHUNK]
+            done = np.concatenate([_normalised(candidates, state[at]), action[at]], axis=2)
+            after = _would_do(candidates, _normalised(candidates, state[at + ahead[at]]))
+            for i, x in enumerate(done):
+                y = gain[at[i], None] + boot[at[i], None] * network.forward(slow, after[i])[2]
+                step += 1
                 size = network.step_size(self.critic_rate, step)
                 network.adam(q, network.squared_error_gradient(q, x, y), first, second, size)
                 network.follow(slow, q, SLOW)
+        return self.judged((q, slow, first, second), step, unit, candidates)
 
     def draws(self, memory: Memory, candidates: Candidates) -> IntArray:
         """The rows that each update of this iteration learns from, (updates, BATCH)."""
@@ -206,7 +185,7 @@ class CriticLesson(Lesson):
     candidates: Candidates
 
     def carry_out(self) -> Memory:
-        with one_blas_thread():
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what diverges is found out at the end
             return self.critic.train(self.memory, self.candidates)
 
 
@@ -219,11 +198,6 @@ def _networks(nets: Sequence[Memory], step: int, unit: float) -> Memory:
     for which, arrays in zip(NETWORKS, nets, strict=True):
         out |= _named(f"{which}.", arrays)
     return out
-
-
-def _only(nets: Memory, e: int) -> Memory:
-    """One of the networks, in the same place."""
-    return {name: value[e : e + 1] for name, value in nets.items()}
 
 
 def _normalised(candidates: Candidates, states: Floats) -> Floats:
