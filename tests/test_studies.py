@@ -331,7 +331,22 @@ def test_a_smaller_budget_forgets_what_came_later(tmp_path: Path, capsys: pytest
     assert {row["reached"] for row in rows} == {True, False}
     capsys.readouterr()
     assert main(["reproduce", "lqr", "--from", str(results / "lqr.json"), "--budget", "1k"]) == 2
-    assert "evaluated on their way" in capsys.readouterr().err
+    assert "--budget is not for lqr" in capsys.readouterr().err
+
+
+def test_committed_outcomes_are_of_the_settings_there_are() -> None:
+    results = Path(__file__).parent.parent / "results"
+    labels = {g.variant.label for g in groups(read_rows([results / "table1.json"]))}
+    assert labels == {"ars", "ars-random", "op-ars", "tres", "tres-random", "op-tres"}
+    grid = {g.variant.label for g in groups(read_rows([results / "sensitivity.json"]))}
+    assert grid == {"op-ars" + h + n for h in ("", "-h0.1", "-h0.25", "-h0.5", "-h1.0") for n in ("", "-n_b1")}
+
+
+def test_many_seeds_are_drawn_of_any_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = Path(__file__).parent.parent / "results" / "table1.json"
+    chosen = ["--tasks", "Swimmer-v3", "--algos", "tres", "--budget", "400k"]
+    assert main(["reproduce", "seeds", "--from", str(table), *chosen, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "seeds.png").is_file()
 
 
 def test_the_lqr_study_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,8 @@ def drive(
         side_by_side: how many runs go at a time; None for all.
 
     Raises:
-        Interrupted: by a signal; the runs under way were saved, and go on from there to the same bits.
+        Interrupted: by a signal; the runs under way were saved, and go on from there to the same bits. It holds the
+            failures there were until then.
         OffrankError: an episode of a run failed, and that run was saved as it stood before; the others went on to their
             end. Or the engine failed, and all were saved.
     """

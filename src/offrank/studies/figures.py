@@ -127,7 +127,8 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
     """Median and percentile bands of the mean return over all runs of a task, against episodes; with `combinations`,
     also the median of each setting."""
     found = groups(rows)
-    counts, bandwidths = (sorted(set(values)) for values in zip(*(g.kernel for g in found), strict=True))
+    kernels = [g.kernel for g in found] if combinations else []
+    counts, bandwidths = sorted({n_b for n_b, _ in kernels}), sorted({h for _, h in kernels})
 
     def draw(axes: Any, task: str) -> None:
         members = [g for g in found if g.task == task]
@@ -140,7 +141,7 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
         for group in sorted(members, key=lambda g: g.kernel) if combinations else ():
             x, y = curves_over_episodes(group.rows)
             n_b, h = group.kernel
-            number, marker = bandwidths.index(h) % 6, MARKERS[counts.index(n_b) % len(MARKERS)]
+            number, marker = bandwidths.index(h) % len(DASHES), MARKERS[counts.index(n_b) % len(MARKERS)]
             look = {"color": COLOURS[1:][number], "ls": DASHES[number], "marker": marker, "ms": 3.5, "markevery": 3}
             axes.plot(x, np.median(y, axis=0), **look, lw=1.1, label=f"n_b {n_b}, h {h:g}")
         _threshold_line(axes, every[0]["threshold"])

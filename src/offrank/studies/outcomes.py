@@ -22,6 +22,7 @@ from offrank.tasks import TASKS
 
 Row = dict[str, Any]
 SETUP = ("horizon", "eval_every", "eval_episodes", "env_args", "clip_actions")  # what a command needs beside the rest
+OF_THE_END = {"evaluation_steps", "best_return", "final_return", "stop_reason", "wall_s", "policy_sha256"}
 NEEDED = {"task", "algo", "ranker", "seed", "steps", "engine", "hyperparameters"}
 
 
@@ -102,11 +103,13 @@ def read_rows(paths: Iterable[Path], unfinished: bool = False) -> list[Row]:
 
 def cut(row: Row, budget: int) -> Row:
     """The row as it would be if the run had had a smaller budget: nothing counts that was learned later."""
+    given = min(budget, row.get("budget") or budget)
     if row["steps"] <= budget:
-        return row
+        return row | {"budget": given}
     scheduled = [e for e in row["evaluations"] if e[1] <= budget]
     iterations, steps = scheduled[-1][:2] if scheduled else (0, 0)
-    shorter = row | {"steps": steps, "budget": budget, "iterations": iterations, "evaluations": scheduled}
+    shorter = {name: value for name, value in row.items() if name not in OF_THE_END}
+    shorter |= {"steps": steps, "budget": given, "iterations": iterations, "evaluations": scheduled}
     if "episodes" in row:
         shorter["episodes"] = round(row["episodes"] * iterations / row["iterations"])
     if (row["steps_to_threshold"] or 0) > budget:
