@@ -137,7 +137,7 @@ def _task(word: str) -> str:
 
 def _chosen(study: Study, wishes: Wishes, rows: list[Row]) -> list[Row]:
     """The rows that were asked for, no further than asked for."""
-    if wishes.budget is not None and study.name in ("lqr", "walltime"):
+    if wishes.budget is not None and not study.in_parts:
         raise UsageError(f"--from with --budget is not for {study.name}: its outcomes are known of whole runs only")
     algos = None if wishes.algos is None else {word.partition("/")[0] for word in wishes.algos}
     return [

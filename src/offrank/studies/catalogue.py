@@ -102,6 +102,7 @@ class Study:
     eval_every: int = 10
     pool: str = "runs"  # where in the study folder the runs are
     side_by_side: int | None = None  # runs at a time, where it matters
+    in_parts: bool = True  # whether outcomes say what a part of a run came to
     gather: Callable[[Path], Row] = gather
     beside: Callable[[Sequence[int], int], list[Row]] | None = None  # rows of methods that are no runs: (seeds, budget)
 
@@ -149,6 +150,7 @@ STUDIES = {
             present=present_walltime,
             pool="timed",
             side_by_side=1,
+            in_parts=False,
         ),
         Study(
             name="lqr",
@@ -159,6 +161,7 @@ STUDIES = {
             seeds=100,
             stops=False,
             eval_every=0,
+            in_parts=False,
             gather=lqr.gather,
             beside=lqr.other_methods,
         ),

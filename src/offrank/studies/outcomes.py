@@ -33,11 +33,11 @@ def gather(folder: Path) -> Row:
     """
     curve = Curve.read(folder)
     config = curve.config
-    result = read_json(folder / RESULT) if (folder / RESULT).is_file() else _so_far(curve)
+    scheduled = [r for r in curve.evaluations() if not r.get("final")]
+    result = read_json(folder / RESULT) if (folder / RESULT).is_file() else _so_far(config, scheduled)
     threshold = config.threshold if config.threshold is not None else task_default(config.task, "threshold")
     crossing = curve.crossing(threshold)
     keys = ("iteration", "steps", "return_mean", "return_std")
-    scheduled = [r for r in curve.evaluations() if not r.get("final")]
     wall, training = _seconds(curve, crossing)
     return result | {
         "threshold": threshold,
@@ -50,12 +50,11 @@ def gather(folder: Path) -> Row:
     }
 
 
-def _so_far(curve: Curve) -> Row:
-    """What stands in for the result of an unfinished run."""
+def _so_far(config: RunConfig, scheduled: Sequence[Row]) -> Row:
+    """What stands in for the result of an unfinished run, by its evaluations."""
     names = ("task", "algo", "ranker", "seed", "engine", "hyperparameters")
-    scheduled = [r for r in curve.evaluations() if not r.get("final")]
     last = scheduled[-1] if scheduled else {"steps": 0, "episodes": 0, "iteration": 0}
-    return {name: getattr(curve.config, name) for name in names} | {
+    return {name: getattr(config, name) for name in names} | {
         "steps": last["steps"],
         "budget": last["steps"],
         "episodes": last["episodes"],
