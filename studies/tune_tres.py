@@ -1,6 +1,7 @@
 """Tune what is published nowhere: sigma, learning rate, epochs and clip of TRES on one task.
 
     python studies/tune_tres.py HalfCheetah-v3 --trials 32 --steps 800k
+    python studies/tune_tres.py Hopper-v3 --set n_top=4 --trials 96 --steps 500k --engine warp
     python studies/tune_tres.py HalfCheetah-v3 --show
 
 Seeds for tuning (1000, 1001, ...) are apart from those anything is reported on. Trials are run as a fleet, several at a
@@ -25,7 +26,7 @@ import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from offrank.cli.options import count
+from offrank.cli.options import count, setting
 from offrank.config import configure, resolve, task_default
 from offrank.engines import Engine, Gpu, make_engine
 from offrank.errors import Interrupted, OffrankError
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=32, help="in all, those of earlier sittings included")
     parser.add_argument("--steps", type=count, default=500_000, help="budget of a run")
     parser.add_argument("--seeds", type=int, default=2, help="tuning seeds a trial")
+    parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="for all trials")
     parser.add_argument("--engine", default="auto", help="warp for a GPU")
     parser.add_argument("--worlds", type=int, default=Gpu.worlds, help="of the warp engine")
     parser.add_argument("--at-once", type=int, default=4, help="trials asked for together")
@@ -141,7 +143,7 @@ def main() -> None:
         engine = make_engine(args.task, args.engine, gpu=Gpu(args.worlds))
         while (done := sum(t.state.is_finished() for t in study.trials)) < args.trials:
             batch = [study.ask() for _ in range(min(args.at_once, args.trials - done))]
-            given = [suggest(trial) for trial in batch]
+            given = [suggest(trial) | dict(args.set) for trial in batch]
             for trial, values, found in zip(
                 batch, given, try_out(args.task, engine, given, seeds, args.steps, args.minutes), strict=True
             ):
