@@ -93,6 +93,11 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     return {**about, "rows": rows, "versions": versions()}
 
 
+def error(scores: list[float]) -> float:
+    """Standard error of the mean, nan of a single score."""
+    return float(np.std(scores, ddof=1) / math.sqrt(len(scores))) if len(scores) > 1 else math.nan
+
+
 def show(found: dict[str, Any], best: int) -> None:
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in found["rows"]:
@@ -108,7 +113,7 @@ def show(found: dict[str, Any], best: int) -> None:
         scores, stands = [row["score"] for row in rows], [row["stands_at"] / 1e3 for row in rows]
         print(
             f"| {s['n_directions']}/{s['n_top']} | {s['step_size']:g} | {s['noise_std']:g} | {horizon} "
-            f"| {s.get('momentum', '-')} | {np.mean(scores):.3f} ± {np.std(scores) / math.sqrt(len(scores)):.3f} "
+            f"| {s.get('momentum', '-')} | {np.mean(scores):.3f} ± {error(scores):.3f} "
             f"| {best_return:.0f} | {len(reached)} of {len(rows)} "
             f"| {', '.join(f'{steps / 1e3:.0f}' for steps in reached)} "
             f"| {min(stands):.0f} to {max(stands):.0f} |"

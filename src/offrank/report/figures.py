@@ -9,7 +9,7 @@ import numpy as np
 
 from offrank.studies import lqr
 from offrank.studies.agreement import TARGETS
-from offrank.studies.figures import BANDS, curves_over_episodes
+from offrank.studies.figures import BANDS, curves_over_steps
 from offrank.studies.outcomes import Group, Row, engines_differ, groups, name_of, names
 from offrank.studies.paper import about
 from offrank.studies.rank_figure import TITLES
@@ -64,7 +64,7 @@ def _box(values: Sequence[int]) -> Data | None:
 
 
 def bands(rows: Iterable[Row], combinations: bool = False) -> Data:
-    """Median and percentile bands over all runs of a task against training episodes; with `combinations`, also the
+    """Median and percentile bands over all runs of a task against training steps; with `combinations`, also the
     median of each setting."""
     found = groups(row for row in rows if row.get("evaluations"))
     tasks: list[Data] = []
@@ -72,11 +72,11 @@ def bands(rows: Iterable[Row], combinations: bool = False) -> Data:
     for task in dict.fromkeys(g.task for g in found):
         members = [g for g in found if g.task == task]
         every = [row for g in members for row in g.rows]
-        x, y = curves_over_episodes(every)
+        x, y = curves_over_steps(every)
         lines: list[Data] = [{"name": "all runs", "points": _pairs(x, np.median(y, axis=0)), "runs": len(every)}]
         for group in members if combinations else ():
             n_b, h = group.kernel
-            at, values = curves_over_episodes(group.rows)
+            at, values = curves_over_steps(group.rows)
             name = f"n_b {n_b}, h {h:g}"
             lines.append({"name": name, "points": _pairs(at, np.median(values, axis=0)), "runs": len(group.rows)})
         series += [line["name"] for line in lines if line["name"] not in series]

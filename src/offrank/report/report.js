@@ -180,11 +180,11 @@ function bands(name, what) {
             const p = area.points.find((q) => q[0] === at);
             return `\n${area.label}: ${p[1].toFixed(0)} to ${p[2].toFixed(0)}`;
           }).join("") : "";
-          return [at, mean, `${line.name} (${line.runs} runs)\n${grouped(at)} episodes\nmedian return ${mean.toFixed(1)}${band}`];
+          return [at, mean, `${line.name} (${line.runs} runs)\n${grouped(at)} steps\nmedian return ${mean.toFixed(1)}${band}`];
         }),
       })),
       rules: task.threshold === null ? [] : [{ y: task.threshold, label: `threshold ${task.threshold}` }],
-      x: { label: "training episodes", min: 0, max: Math.max(...chosen.flatMap((line) => line.points.map((p) => p[0]))) * 1.03 },
+      x: { label: "environment steps of training", min: 0, max: Math.max(...chosen.flatMap((line) => line.points.map((p) => p[0]))) * 1.03 },
       y: { label: "mean return", min, max },
     };
   })), what);

@@ -19,7 +19,7 @@ SURVIVAL = """\
 Share of runs still short of the threshold (Kaplan-Meier); ticks are runs that were given up. Where a curve is first
 at or under one half is the censored median."""
 
-SEEDS = "Mean return against training episodes, over all seeds, as far as every run goes."
+SEEDS = "Mean return against training steps, over all seeds, as far as every run goes."
 
 GRID = "Censored medians in thousands of steps, and how many runs got there."
 

@@ -124,8 +124,12 @@ def seed_curves(rows: Iterable[Row]) -> Any:
 
 
 def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
-    """Median and percentile bands of the mean return over all runs of a task, against episodes; with `combinations`,
-    also the median of each setting."""
+    """Median and percentile bands of the mean return over all runs of a task; with `combinations`, also the median
+    of each setting.
+
+    The paper has episodes on the x axis. But a policy that falls has more of them than one that stands, and as far as
+    every run goes would be as far as the best one goes, so it is steps here.
+    """
     found = groups(rows)
     kernels = [g.kernel for g in found] if combinations else []
     counts, bandwidths = sorted({n_b for n_b, _ in kernels}), sorted({h for _, h in kernels})
@@ -133,25 +137,25 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
     def draw(axes: Any, task: str) -> None:
         members = [g for g in found if g.task == task]
         every = [row for g in members for row in g.rows]
-        episodes, returns = curves_over_episodes(every)
+        steps, returns = curves_over_steps(every)
         for low, high, alpha in BANDS:
             band = np.percentile(returns, [low, high], axis=0)
-            axes.fill_between(episodes, *band, color=COLOURS[0], alpha=alpha, lw=0, label=f"{low}-{high} percentile")
-        axes.plot(episodes, np.median(returns, axis=0), color=COLOURS[0], lw=2.4, label=f"median of {len(every)} runs")
+            axes.fill_between(steps, *band, color=COLOURS[0], alpha=alpha, lw=0, label=f"{low}-{high} percentile")
+        axes.plot(steps, np.median(returns, axis=0), color=COLOURS[0], lw=2.4, label=f"median of {len(every)} runs")
         for group in sorted(members, key=lambda g: g.kernel) if combinations else ():
-            x, y = curves_over_episodes(group.rows)
+            x, y = curves_over_steps(group.rows)
             n_b, h = group.kernel
             number, marker = bandwidths.index(h) % len(DASHES), MARKERS[counts.index(n_b) % len(MARKERS)]
             look = {"color": COLOURS[1:][number], "ls": DASHES[number], "marker": marker, "ms": 3.5, "markevery": 3}
             axes.plot(x, np.median(y, axis=0), **look, lw=1.1, label=f"n_b {n_b}, h {h:g}")
         _threshold_line(axes, every[0]["threshold"])
-        _finish(axes, f"{task}, op-ars", "training episodes")
+        _finish(axes, f"{task}, op-ars", "environment steps of training")
 
     return panels(_tasks(found), draw)
 
 
-def curves_over_episodes(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
-    """Mean returns (runs, points) on a common grid of training episodes (points,), as far as every run goes.
+def curves_over_steps(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
+    """Mean returns (runs, points) on a common grid of training steps (points,), as far as every run goes.
 
     Raises:
         UsageError: a run ended before its first scheduled evaluation.
@@ -161,7 +165,7 @@ def curves_over_episodes(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
         if not row["evaluations"]:
             raise UsageError(f"{row['task']} seed {row['seed']} ended before its first evaluation: raise --budget")
         evaluations = np.array(row["evaluations"]).reshape(-1, 4)
-        curves.append((evaluations[:, 0] * row["episodes"] / row["iterations"], evaluations[:, 2]))
+        curves.append((evaluations[:, 1], evaluations[:, 2]))
     end = min(x[-1] for x, _ in curves)
     grid = max((x[x <= end] for x, _ in curves), key=len)
     return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
