@@ -4,9 +4,10 @@
     python studies/deep.py --table runs/deep --out results/deep.json
 
 Hyperparameters are those of RL Baselines3 Zoo for these tasks (10,000 random steps first, then an update a step; on
-Swimmer a discount of 0.9999), networks Stable-Baselines3's own. Every 10,000 steps the deterministic policy is evaluated over 100 fresh episodes as in
-`offrank train`; the first mean at or over the threshold counts. Seconds are of training alone. A run that was
-interrupted goes on from its last evaluation; what was learned meanwhile is lost, what was counted is not.
+Swimmer a discount of 0.9999), networks Stable-Baselines3's own. Every 10,000 steps the deterministic policy is
+evaluated over 100 fresh episodes as in `offrank train`; the first mean at or over the threshold counts. Seconds are of
+training alone. A run that was interrupted goes on from its last evaluation; what was learned meanwhile is lost, what
+was counted is not.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -411,3 +413,9 @@ def test_waiting_returns_when_the_time_is_over() -> None:
     assert engine.completed(timeout=0.05) == []
     assert time.perf_counter() - begin < 60  # not for the episode's end at any price; no finer promise
     engine.close()
+
+
+def test_an_engine_that_nobody_closed_says_nothing_at_the_interpreters_end() -> None:
+    code = "import builtins; from offrank.engines import make_engine; builtins.kept = make_engine('Hopper-v3', 'auto')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""

@@ -17,6 +17,7 @@ from offrank.errors import FileFormatError, UsageError
 from offrank.lock import lock_folder
 from offrank.progress import NoDisplay
 from offrank.studies.catalogue import STUDIES, Wishes
+from offrank.studies.figures import curves_over_steps
 from offrank.studies.outcomes import gather, groups, read_rows, write_rows
 from offrank.studies.paper import about
 from offrank.studies.plan import Planned, Variant, plan_runs
@@ -363,3 +364,12 @@ def test_the_lqr_study_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFix
     before = (tmp_path / "lqr.md").read_bytes()
     again = ["reproduce", "lqr", "--from", str(tmp_path / "lqr.json"), "--out", str(tmp_path / "again")]
     assert main(again) == 0 and (tmp_path / "again" / "lqr.md").read_bytes() == before
+
+
+def test_many_seeds_are_shown_at_equal_steps_however_many_episodes_those_were() -> None:
+    falls = row(0, None) | {"episodes": 4400, "evaluations": [[k, 1000 * k, 10.0, 1.0] for k in range(1, 101)]}
+    stands = row(1, None) | {"episodes": 44, "evaluations": [[k, 20_000 * k, 100.0 * k, 1.0] for k in range(1, 6)]}
+    steps, returns = curves_over_steps([falls, stands])
+    assert steps[-1] == 100_000  # as far as both go
+    assert returns[:, -1].tolist() == [10.0, 500.0]
+    assert returns[1, steps == 50_000] == pytest.approx(250.0)  # between two evaluations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from offrank.arrays import FloatArray, Metrics
@@ -101,8 +100,10 @@ class Engine(ABC):
 
     def __del__(self) -> None:
         if hasattr(self, "_open"):  # fully made
-            with suppress(Exception):
+            try:  # noqa: SIM105 - at the interpreter's end `suppress` may be gone
                 self.close()
+            except Exception:
+                pass
 
     def _finish(self, ticket: int, index: int, episode: Episode) -> None:
         """Note the outcome of one episode; completes its request when it was the last."""
