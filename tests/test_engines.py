@@ -416,6 +416,7 @@ def test_waiting_returns_when_the_time_is_over() -> None:
 
 
 def test_an_engine_that_nobody_closed_says_nothing_at_the_interpreters_end() -> None:
-    code = "import builtins; from offrank.engines import make_engine; builtins.kept = make_engine('Hopper-v3', 'auto')"
+    kept = "codecs.register(lambda name, engine=make_engine('Hopper-v3', 'auto'): None)"  # longer than any module
+    code = f"import codecs; from offrank.engines import make_engine; {kept}"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stderr == ""
