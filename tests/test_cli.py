@@ -797,3 +797,19 @@ def test_resume_goes_on_as_it_was_without_the_flags_being_repeated(offrank, flag
     assert offrank(*task, "--iterations", "6", "--out", "parts", "--resume").status == 0
     whole, parts = (read(Path(name) / "result.json") for name in ("whole", "parts"))
     assert whole["policy_sha256"] == parts["policy_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--set", "n_directions=1e12"], "must be at most 10,000,000"),
+        (["--seeds", "0-9999999999"], "more than 100,000 seeds"),
+        (["--env-arg", "a={[]:1}"], "Swimmer-v3"),  # no literal, so a word, which the task does not take
+    ],
+)
+def test_what_could_never_end_is_refused(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(["train", "Swimmer-v3", "--iterations", "1", "--quiet", *words])
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    assert status == 2 and line in capsys.readouterr().err

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import offrank
+from offrank.errors import UsageError
 
 SHORT: dict[str, Any] = {"iterations": 2, "eval_every": 1, "eval_episodes": 2}
 
@@ -63,3 +65,32 @@ def test_what_a_fleet_cannot_be() -> None:
         fleet("op-ars", grid={"bandwith": [1.0]})
     with pytest.raises(offrank.UsageError, match="only numbers, text, lists and dicts can be saved"):
         offrank.Fleet("Pendulum-v1", "ars", [0], env_args={"g": object()})
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"seeds": 8}, "seeds = 8: must be a list of numbers"),
+        ({"seeds": [0, 0]}, "twice: name every algorithm, seed and value once"),
+        ({"seeds": [1.5]}, "seed = 1.5: must be a whole number"),
+        ({"seeds": [0], "grid": {"step_size": 0.01}}, "step_size = 0.01 must be a list of values to try"),
+        ({"seeds": [0], "grid": {"form": "V1"}}, "form = 'V1' must be a list of values to try"),
+    ],
+)
+def test_a_fleet_says_what_is_wrong_with_its_runs(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(line)):
+        offrank.Fleet("LQR", "ars", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"iterations": 2, "side_by_side": 0}, "side_by_side = 0: must be at least 1"),
+        ({"iterations": 1.5}, "iterations = 1.5: must be a whole number"),
+        ({"total_steps": "3M"}, "steps = '3M': must be a whole number"),
+        ({"total_steps": float("nan")}, "steps = nan: must be a whole number"),
+    ],
+)
+def test_a_fleet_says_what_is_wrong_with_its_limits(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(line)):
+        offrank.Fleet("LQR", "ars", [0]).learn(**given)

@@ -294,7 +294,8 @@ def test_tables_and_figures_are_rebuilt_from_the_outcomes_alone_to_the_same_byte
 def test_a_run_too_short_to_be_evaluated_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(tmp_path / "rows.json", [row(7, None, "op-ars") | {"evaluations": []}])
     assert main(["reproduce", "seeds", "--from", str(tmp_path / "rows.json"), "--out", str(tmp_path)]) == 2
-    assert "Swimmer-v3 seed 7 ended before its first evaluation: raise --budget" in capsys.readouterr().err
+    assert "Swimmer-v3 seed 7 has no evaluation up to there: there is no curve to draw" in capsys.readouterr().err
+    assert not (tmp_path / "seeds.json").exists()  # nothing half-written
 
 
 def test_the_committed_outcomes_can_be_read() -> None:
@@ -373,3 +374,118 @@ def test_many_seeds_are_shown_at_equal_steps_however_many_episodes_those_were() 
     assert steps[-1] == 100_000  # as far as both go
     assert returns[:, -1].tolist() == [10.0, 500.0]
     assert returns[1, steps == 50_000] == pytest.approx(250.0)  # between two evaluations
+
+
+# --- showing again
+
+
+def again(study: str, out: Path, *words: object) -> int:
+    return main(["reproduce", study, "--out", str(out), "--from", *map(str, words)])
+
+
+def test_a_run_that_is_read_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(tmp_path / "a.json", [row(seed, None if seed else 80_000) for seed in range(4)])
+    write_rows(tmp_path / "b.json", [row(seed, None) for seed in (3, 4)])
+    assert again("table1", tmp_path / "out", tmp_path / "a.json", tmp_path / "b.json", tmp_path / "a.json") == 0
+    told = capsys.readouterr()
+    assert "1 of 5" in told.out and "5 outcomes are of runs that others are of" in told.err
+
+
+def test_a_file_is_not_overwritten_by_a_part_of_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "table1.json"
+    write_rows(source, [row(seed, None) for seed in range(4)])
+    before = source.read_bytes()
+    assert again("table1", tmp_path, source, "--seeds", "0-1") == 2
+    assert again("table1", tmp_path, source, "--budget", "100k") == 2
+    assert "would be overwritten by a part of itself" in capsys.readouterr().err
+    assert source.read_bytes() == before
+    assert again("table1", tmp_path, source) == 0 and source.read_bytes() == before
+
+
+def test_what_is_shown_is_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "rows.json", tmp_path / "out"
+    write_rows(source, [row(0, None), row(0, None, "ars", "random"), row(0, None, "op-ars")])
+    assert again("table1", out, source, "--algos", "ars/random") == 0
+    assert [r["ranker"] for r in read_rows([out / "table1.json"])] == ["random"]
+    for words, line in {
+        ("--algos", "tres"): "--algos tres: no outcome is of that; they are of ars, op-ars",
+        ("--tasks", "Hopper-v3"): "--tasks Hopper-v3: no outcome is of that; they are of Swimmer-v3",
+        ("--seeds", "5"): "no outcome is of any of these seeds",
+    }.items():
+        capsys.readouterr()
+        assert again("table1", out, source, *words) == 2
+        assert line in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("study", "line"),
+    [
+        ("lqr", "lqr needs curve of every outcome, and that of Swimmer-v3 ars seed 0 has none"),
+        ("sensitivity", "sensitivity needs n_behaviour of every outcome"),
+        ("walltime", "walltime needs wall_s of every outcome"),
+    ],
+)
+def test_outcomes_of_another_study_are_refused(
+    study: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{name: value for name, value in row(0, None).items() if name != "wall_s"}]
+    write_rows(tmp_path / "rows.json", rows)
+    assert again(study, tmp_path / "out", tmp_path / "rows.json") == 2
+    assert line in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [({"hyperparameters": None}, "hyperparameters"), ({"steps": None}, "steps"), ({"seed": "x"}, "seed")],
+)
+def test_a_damaged_outcome_is_named(
+    wrong: dict[str, Any], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "rows.json", [row(0, None), row(1, None) | wrong])
+    assert again("table1", tmp_path / "out", tmp_path / "rows.json") == 2
+    assert f"no sensible, {line}" in capsys.readouterr().err
+
+
+def test_lqr_is_shown_again_from_folders_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(
+        [
+            "train",
+            "LQR",
+            "--algo",
+            "ars",
+            "--steps",
+            "12k",
+            "--eval-every",
+            "0",
+            "--out",
+            str(tmp_path / "a"),
+            "--quiet",
+        ]
+    )
+    assert again("lqr", tmp_path / "out", tmp_path / "a") == 0
+    assert "| ars" in capsys.readouterr().out
+    assert main(["reproduce", "lqr", "--tasks", "Swimmer-v3"]) == 2
+    assert "lqr is about LQR alone" in capsys.readouterr().err
+
+
+def test_the_threshold_is_the_tasks_own(tmp_path: Path) -> None:
+    command = ["train", "Swimmer-v3", "--algo", "ars", "--horizon", "20", "--eval-every", "2", "--eval-episodes", "2"]
+    main([*command, "--iterations", "4", "--threshold", "-100", "--out", str(tmp_path / "one"), "--quiet"])
+    (found,) = read_rows([tmp_path])
+    assert found["threshold"] == 325 and found["steps_to_threshold"] is None
+
+
+def test_a_median_is_not_known_beyond_what_half_of_the_runs_were_watched_for() -> None:
+    lengths = [20_000, 20_000, 100_000, 400_000, 15_000_000]
+    (group,) = groups(row(seed, None) | {"steps": n, "budget": n} for seed, n in enumerate(lengths))
+    assert group.watched == 100_000 and group.budget == 15_000_000
+    (group,) = groups([row(0, 40_000), row(1, None), row(2, None)])
+    assert group.watched == 440_000
+    assert "> 440" in interactions_markdown(summarise([row(0, 40_000), row(1, None), row(2, None)]))
+
+
+def test_unfinished_runs_are_pointed_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["train", "LQR", "--algo", "ars", "--iterations", "2", "--out", str(tmp_path / "a"), "--quiet"])
+    (tmp_path / "a" / "result.json").unlink()
+    assert again("table1", tmp_path / "out", tmp_path) == 2
+    assert "1 are unfinished, add --unfinished" in capsys.readouterr().err

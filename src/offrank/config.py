@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, get_type_hints
 
 from offrank.candidates import Episodes
@@ -170,6 +171,10 @@ class RunConfig:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("seed", "horizon", "steps", "iterations", "eval_every", "eval_episodes"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, Real) or value != value // 1):
+                raise UsageError(f"{name} = {value!r}: must be a whole number")
         for name in ("horizon", "steps", "iterations", "eval_episodes"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -208,7 +213,7 @@ class RunConfig:
             if needed <= set(data) <= known:
                 config = RunConfig(**data)
                 return replace(config, hyperparameters=_defaults(config.algo, config.ranker) | config.hyperparameters)
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, AttributeError):
             pass
         raise UsageError("this is not the configuration of an offrank run, or of another version of offrank")
 

@@ -54,7 +54,12 @@ class Fleet:
         horizon: int | None = None,
         **hyperparameters: Any,
     ):
+        if not isinstance(seeds, Iterable):
+            raise UsageError(f"seeds = {seeds!r}: must be a list of numbers, such as range(8)")
         algos, seeds, grid = [algos] if isinstance(algos, str) else list(algos), list(seeds), dict(grid or {})
+        for name, values in grid.items():
+            if isinstance(values, str) or not isinstance(values, Iterable):
+                raise UsageError(f"grid: {name} = {values!r} must be a list of values to try, such as [{values!r}]")
         if twice := [name for name in grid if name in hyperparameters]:
             raise UsageError(f"{twice[0]} is given both in the grid and for every run")
         variants = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
@@ -78,7 +83,10 @@ class Fleet:
         for (variant, recipe), seed in product(recipes, seeds):
             config = configure(task, recipe, self.engine.info, seed=seed, **settings)
             label = "-".join([recipe.algo, *(f"{name}{value}" for name, value in variant.items())])
-            self._configs[folder_name(config.task, label, seed)] = config
+            folder = folder_name(config.task, label, seed)
+            if folder in self._configs:
+                raise UsageError(f"the fleet has {folder} twice: name every algorithm, seed and value once")
+            self._configs[folder] = config
         self.runs: list[Run] = []  # of the last `learn`
 
     def learn(
@@ -115,6 +123,8 @@ class Fleet:
         """
         if total_steps is None and iterations is None:
             raise UsageError("say when to stop: total_steps or iterations")
+        if side_by_side is not None and side_by_side < 1:
+            raise UsageError(f"side_by_side = {side_by_side}: must be at least 1, or None for all")
         limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations}
         given: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes}
         self.runs = []

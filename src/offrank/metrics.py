@@ -64,6 +64,10 @@ def read_metrics(path: Path) -> list[Metrics]:
     """The complete lines of a metrics file; a line that is still being written is left out."""
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
-        return [json.loads(line) for line in lines if line]
+        found = [json.loads(line) for line in lines if line]
     except ValueError as error:
         raise FileFormatError(f"{path} is damaged: a line is not JSON") from error
+    for number, record in enumerate(found, start=1):
+        if not isinstance(record, dict) or not set(record) >= {"kind", "iteration", "steps"}:
+            raise FileFormatError(f"{path} is damaged: line {number} is no record of a run")
+    return found

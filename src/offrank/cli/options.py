@@ -74,6 +74,9 @@ def threshold(text: str) -> float | str:
     raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor none")
 
 
+MOST_SEEDS = 100_000
+
+
 def seeds(text: str) -> list[int]:
     """0-7, 3 or 0-3,8 as a list without repetitions."""
     found: list[int] = []
@@ -81,6 +84,8 @@ def seeds(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds such as 0-7 or 0,3,5")
+        if int(last or first) - int(first) >= MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"{text!r} are more than {MOST_SEEDS:,} seeds")
         found += range(int(first), int(last or first) + 1)
     return list(dict.fromkeys(found))
 
@@ -102,5 +107,5 @@ def literal(text: str) -> Any:
         return words[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text

@@ -126,7 +126,7 @@ def rank_quality(args: argparse.Namespace) -> int:
 def _given(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
     """At the states of runs that are there."""
     for name in ("algo", "ranker", "seed", "seeds", "iterations", "horizon", "set", "env_arg"):
-        if getattr(args, name):
+        if getattr(args, name) not in (None, []):
             raise UsageError(f"--{name.replace('_', '-')} is of a run to train: the runs of --run have theirs")
     checkpoints = [Checkpoint.read(path) for path in args.paths]
     first = checkpoints[0].config

@@ -13,9 +13,11 @@ from offrank.cli import cluster, gpu
 from offrank.cli.options import Parser, count, natural, seeds
 from offrank.engines import ENGINES, native_name
 from offrank.errors import Interrupted, OffrankError, UsageError, did_you_mean
+from offrank.launch import make_folder
+from offrank.plotting import run_folders
 from offrank.progress import clock, growing_display
 from offrank.studies.catalogue import STUDIES, Study, Wishes
-from offrank.studies.outcomes import Row, cut, read_rows, write_rows
+from offrank.studies.outcomes import Row, cut, distinct, read_rows, write_rows
 from offrank.studies.plan import Planned
 from offrank.studies.work import Tally, Workshop, carry_out, estimate, missing
 from offrank.tasks import NATIVE
@@ -79,8 +81,8 @@ def reproduce(args: argparse.Namespace) -> int:
         )
     study = STUDIES[args.study]
     wishes = Wishes(
-        tasks=args.tasks and tuple(_task(word) for word in args.tasks.split(",")),
-        algos=args.algos and tuple(args.algos.split(",")),
+        tasks=None if args.tasks is None else tuple(dict.fromkeys(_task(word) for word in args.tasks.split(","))),
+        algos=None if args.algos is None else tuple(dict.fromkeys(args.algos.split(","))),
         seeds=None if args.seeds is None else tuple(args.seeds),
         budget=args.budget,
     )
@@ -89,7 +91,7 @@ def reproduce(args: argparse.Namespace) -> int:
     if args.source:
         if args.dry_run:
             raise UsageError("--from runs nothing: there is nothing to rehearse with --dry-run")
-        return _present(study, _chosen(study, wishes, read_rows(args.source, args.unfinished)), args, [])
+        return _present_again(study, wishes, args)
     plan = study.plan(wishes)
     shop = Workshop(
         pool=args.out / study.pool,
@@ -135,18 +137,58 @@ def _task(word: str) -> str:
     return name
 
 
-def _chosen(study: Study, wishes: Wishes, rows: list[Row]) -> list[Row]:
-    """The rows that were asked for, no further than asked for."""
-    if wishes.budget is not None and not study.in_parts:
-        raise UsageError(f"--from with --budget is not for {study.name}: its outcomes are known of whole runs only")
-    algos = None if wishes.algos is None else {word.partition("/")[0] for word in wishes.algos}
-    return [
-        row if wishes.budget is None else cut(row, wishes.budget)
-        for row in rows
-        if (wishes.tasks is None or row["task"] in wishes.tasks)
-        and (wishes.seeds is None or row["seed"] in wishes.seeds)
-        and (algos is None or row["algo"] in algos)
-    ]
+def _present_again(study: Study, wishes: Wishes, args: argparse.Namespace) -> int:
+    """What --from asks for: run nothing."""
+    if not study.in_parts and (wishes.budget is not None or args.unfinished):
+        flag = "--budget" if wishes.budget is not None else "--unfinished"
+        raise UsageError(f"--from with {flag} is not for {study.name}: its outcomes are known of whole runs only")
+    found = read_rows(args.source, args.unfinished, study.gather)
+    rows = distinct(found)
+    if not rows:
+        going = 0 if args.unfinished else sum(path.is_dir() and len(run_folders([path])) for path in args.source)
+        also = f"; {going} are unfinished, add --unfinished to see how far they have come" if going else ""
+        raise UsageError(f"no finished run in {' '.join(map(str, args.source))}{also}")
+    if len(rows) < len(found):
+        print(
+            f"offrank: {len(found) - len(rows)} outcomes are of runs that others are of: each counts once",
+            file=sys.stderr,
+        )
+    chosen = _chosen(wishes, rows)
+    study.check(chosen, parts=wishes.budget is not None)
+    if wishes.budget is not None:
+        chosen = [cut(row, wishes.budget) for row in chosen]
+    target = (args.out / f"{study.name}.json").resolve()
+    if chosen != rows and target in {path.resolve() for path in args.source}:
+        raise UsageError(f"{target} would be overwritten by a part of itself: give another --out")
+    return _present(study, chosen, args, [])
+
+
+def _chosen(wishes: Wishes, rows: list[Row]) -> list[Row]:
+    """The rows that were asked for."""
+    for flag, name, asked in (
+        ("--tasks", "task", wishes.tasks),
+        ("--seeds", "seed", wishes.seeds),
+        ("--algos", "algo", wishes.algos),
+    ):
+        if asked is None:
+            continue
+        kept = [row for row in rows if any(_is_of(row, name, wish) for wish in asked)]
+        for wish in asked:
+            if name != "seed" and not any(_is_of(row, name, wish) for row in kept):
+                held = sorted({str(row[name]) for row in rows})
+                raise UsageError(f"{flag} {wish}: no outcome is of that; they are of {', '.join(held)}")
+        if not kept:
+            raise UsageError(f"{flag}: no outcome is of any of these seeds")
+        rows = kept
+    return rows
+
+
+def _is_of(row: Row, name: str, wish: object) -> bool:
+    """Whether a row is of a task, a seed, or an algorithm, which may name its ranker too."""
+    if name != "algo":
+        return bool(row[name] == wish)
+    algo, _, ranker = str(wish).partition("/")
+    return row["algo"] == algo and ranker in ("", row["ranker"])
 
 
 def _present(study: Study, rows: list[Row], args: argparse.Namespace, lacking: list[Planned]) -> int:
@@ -155,11 +197,12 @@ def _present(study: Study, rows: list[Row], args: argparse.Namespace, lacking: l
         print(f"offrank: none of the {len(lacking)} runs is finished yet", file=sys.stderr)
         return 0
     stem = args.out / study.name
-    write_rows(stem.with_name(f"{stem.name}.json"), rows)
+    make_folder(args.out)
     text = study.present(rows, stem)
     if lacking:
         text += f"\n\nUnfinished: {len(lacking)} of {len(lacking) + len(rows)} runs: "
         text += ", ".join(run.name for run in lacking[:20]) + (", ..." if len(lacking) > 20 else "")
+    write_rows(stem.with_name(f"{stem.name}.json"), rows)
     write_atomically(stem.with_name(f"{stem.name}.md"), (text + "\n").encode())
     print(json.dumps(rows, indent=1) if args.json else text)
     print(f"{stem}.* written", file=sys.stderr)

@@ -64,13 +64,15 @@ def _box(values: Sequence[int]) -> Data | None:
 
 
 def bands(rows: Iterable[Row], combinations: bool = False) -> Data:
-    """Median and percentile bands over all runs of a task against training steps; with `combinations`, also the
-    median of each setting."""
+    """Median and percentile bands against training steps, for every task and variant; with `combinations` over all
+    settings of a task, and the median of each."""
     found = groups(row for row in rows if row.get("evaluations"))
     tasks: list[Data] = []
     series = ["all runs"]
-    for task in dict.fromkeys(g.task for g in found):
-        members = [g for g in found if g.task == task]
+    several = engines_differ(found)
+    title_of = {id(g): g.task if combinations else f"{g.task}, {name_of(g, several)}" for g in found}
+    for title in dict.fromkeys(title_of.values()):
+        members = [g for g in found if title_of[id(g)] == title]
         every = [row for g in members for row in g.rows]
         x, y = curves_over_steps(every)
         lines: list[Data] = [{"name": "all runs", "points": _pairs(x, np.median(y, axis=0)), "runs": len(every)}]
@@ -84,7 +86,7 @@ def bands(rows: Iterable[Row], combinations: bool = False) -> Data:
             {"label": f"{low} to {high} percentile", "points": _pairs(x, *np.percentile(y, [low, high], axis=0))}
             for low, high, _ in BANDS
         ]
-        tasks.append({"task": task, "threshold": every[0]["threshold"], "lines": lines, "areas": areas})
+        tasks.append({"task": title, "threshold": every[0]["threshold"], "lines": lines, "areas": areas})
     return {"names": sorted(series, key=lambda name: (name != "all runs", name)), "tasks": tasks}
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offrank.checkpoint import parse_json, read_json
-from offrank.config import ALGORITHMS
+from offrank.checkpoint import read_json
 from offrank.errors import FileFormatError, UsageError
 from offrank.runfolder import CONFIG, RESULT
 from offrank.studies import lqr, outcomes
-from offrank.studies.outcomes import NEEDED, Row
-from offrank.studies.plan import Variant
+from offrank.studies.outcomes import Row
 
 RECORD = "rank-quality.json"
 APART = ("seeds", "sensitivity", "walltime")  # studies with a section of their own; the others are about the same runs
@@ -64,18 +61,18 @@ def find(directory: Path, rank_quality: Sequence[Path] = (), without: Sequence[s
     found.unfinished = [folder for folder in runs if not (folder / RESULT).is_file()]
     inside = set(runs)
     for path in _files(directory, "*.json", left_out):
-        if path.parent not in inside and (rows := _rows(path)):
+        if path.parent not in inside and (rows := outcomes.rows_of(path)):
             found.files.append(path)
             kind = path.stem if path.stem in APART else STEPS
             for row in rows:
                 found.rows.setdefault(LQR if "curve" in row else kind, []).append(row)
-    known = {_identity(row) for row in found.every_row}
+    known = {outcomes.identity(row) for row in found.every_row}
     for folder in found.folders:
-        result = read_json(folder / RESULT)
-        if _identity(result) not in known:
+        result = outcomes.result_of(folder)
+        if outcomes.identity(result) not in known:
             study = lqr if result["task"] == "LQR" else outcomes
             found.rows.setdefault(LQR if study is lqr else STEPS, []).append(study.gather(folder))
-    found.rows = {kind: _distinct(rows) for kind, rows in found.rows.items()}
+    found.rows = {kind: outcomes.distinct(rows) for kind, rows in found.rows.items()}
     records = {path.resolve(): path for path in (*_files(directory, RECORD, left_out), *_given(rank_quality))}
     found.records = [_record(path) for path in records.values()]
     if not found.rows and not found.records:
@@ -113,45 +110,10 @@ def _given(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _rows(path: Path) -> list[Row]:
-    """The outcomes in a file; none if it holds something else."""
-    data = parse_json(path)
-    if not isinstance(data, list) or not all(isinstance(row, dict) and set(row) >= NEEDED for row in data):
-        return []
-    for row in data:
-        if row.get("threshold") is not None and "steps_to_threshold" not in row:
-            raise FileFormatError(f"{path}: {row['task']} seed {row['seed']} has a threshold but no steps_to_threshold")
-    return data
-
-
 def _record(path: Path) -> dict[str, Any]:
     record = read_json(path)
     checkpoints = record.get("checkpoints")
-    if "task" not in record or not checkpoints or not all(set(c) >= JUDGED for c in checkpoints):
+    whole = isinstance(checkpoints, list) and all(isinstance(c, dict) and set(c) >= JUDGED for c in checkpoints)
+    if "task" not in record or not checkpoints or not whole:
         raise FileFormatError(f"{path} is not a record of offrank rank-quality")
     return record
-
-
-def _identity(row: Row) -> tuple[Any, ...]:
-    """What makes a run the same run, however far it went: a setting that is the task's own may be named or not."""
-    what: Any = row["algo"]
-    if what in ALGORITHMS:
-        what = Variant.of(row["task"], what, row.get("ranker"), row.get("hyperparameters")).label
-    return row["task"], what, row.get("engine"), row["seed"]
-
-
-def _distinct(rows: Iterable[Row]) -> list[Row]:
-    """Of equal runs one that has ended, with the larger budget. Not the one that took more steps: a run that got there
-    stops, and one that did not, on another machine, would always be preferred."""
-    found: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
-        key = _identity(row)
-        if key not in found or _meant_to_go(row) > _meant_to_go(found[key]):
-            found[key] = row
-    return list(found.values())
-
-
-def _meant_to_go(row: Row) -> tuple[bool, float]:
-    """Whether the run has ended, and how far it might have gone."""
-    ended = row.get("stop_reason", "unknown") is not None
-    return ended, math.inf if ended and row.get("budget") is None else row["budget"]

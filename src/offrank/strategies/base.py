@@ -17,6 +17,8 @@ from offrank.normalizer import Normalizer, Whitening
 from offrank.rankers.base import Ranker
 from offrank.state import State
 
+MOST_DIRECTIONS = 10_000_000  # an iteration: more is a slip of the pen, and would never end
+
 
 @dataclass(frozen=True)
 class Strategy:
@@ -31,6 +33,7 @@ class Strategy:
 
     def __post_init__(self) -> None:
         self._check("at least 1", lambda value: value >= 1, "n_directions", "n_top")
+        self._check(f"at most {MOST_DIRECTIONS:,}", lambda value: value <= MOST_DIRECTIONS, "n_directions")
         self._check("positive", lambda value: value > 0, "noise_std")
         if self.n_top > self.n_directions:
             raise UsageError(

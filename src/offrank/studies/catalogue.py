@@ -20,6 +20,8 @@ from offrank.studies.tables import interactions_markdown, seconds_table, sensiti
 from offrank.tasks import TASKS
 
 THREE = ("Swimmer-v3", "Hopper-v3", "HalfCheetah-v3")
+REACHING = ("threshold", "steps_to_threshold")  # what an outcome says of reaching the threshold
+CURVE = (*REACHING, "evaluations")
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,26 @@ class Study:
     pool: str = "runs"  # where in the study folder the runs are
     side_by_side: int | None = None  # runs at a time, where it matters
     in_parts: bool = True  # whether outcomes say what a part of a run came to
+    needs: tuple[str, ...] = REACHING  # of an outcome, or its settings
+    elsewhere: bool = True  # whether it makes sense on other tasks than its own
     gather: Callable[[Path], Row] = gather
     beside: Callable[[Sequence[int], int], list[Row]] | None = None  # rows of methods that are no runs: (seeds, budget)
 
+    def check(self, rows: Sequence[Row], parts: bool = False) -> None:
+        """Complain of outcomes that are not of such a study, or of which no part can be shown."""
+        needs = (*self.needs, "evaluations") if parts else self.needs
+        for row in rows:
+            lacking = [name for name in needs if name not in row and name not in row["hyperparameters"]]
+            if lacking:
+                which = f"{row['task']} {row['algo']} seed {row['seed']}"
+                raise UsageError(f"{self.name} needs {lacking[0]} of every outcome, and that of {which} has none")
+        if "threshold" in self.needs and rows and all(row["threshold"] is None for row in rows):
+            raise UsageError(f"{self.name} is about reaching a threshold, and no outcome has one")
+
     def plan(self, wishes: Wishes) -> list[Planned]:
         tasks = wishes.tasks or self.tasks
+        if not self.elsewhere and set(tasks) != set(self.tasks):
+            raise UsageError(f"{self.name} is about {', '.join(self.tasks)} alone: leave out --tasks")
         seeds = range(self.seeds) if wishes.seeds is None else wishes.seeds
         variants = {t: self.variants(t, wishes.algos or self.algos, wishes.algos is not None) for t in tasks}
         kind = "budget" if self.stops else "fixed"
@@ -124,7 +141,7 @@ STUDIES = {
     for study in (
         Study("table1", "steps to the threshold beside the paper's, with both baselines", present_table),
         Study("boxplots", "box plots of the same runs", present_boxes),
-        Study("curves", "every seed of the same runs against steps", present_curves),
+        Study("curves", "every seed of the same runs against steps", present_curves, needs=CURVE),
         Study(
             name="seeds",
             help="100 seeds of OP-ARS: median and percentile bands",
@@ -133,6 +150,7 @@ STUDIES = {
             algos=("op-ars",),
             seeds=100,
             stops=False,
+            needs=CURVE,
         ),
         Study(
             name="sensitivity",
@@ -143,6 +161,7 @@ STUDIES = {
             seeds=4,
             variants=grid,
             stops=False,
+            needs=(*CURVE, "n_behaviour", "bandwidth"),
         ),
         Study(
             name="walltime",
@@ -151,6 +170,7 @@ STUDIES = {
             pool="timed",
             side_by_side=1,
             in_parts=False,
+            needs=(*REACHING, "wall_s"),
         ),
         Study(
             name="lqr",
@@ -162,6 +182,8 @@ STUDIES = {
             stops=False,
             eval_every=0,
             in_parts=False,
+            needs=("curve",),
+            elsewhere=False,
             gather=lqr.gather,
             beside=lqr.other_methods,
         ),

@@ -124,8 +124,8 @@ def seed_curves(rows: Iterable[Row]) -> Any:
 
 
 def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
-    """Median and percentile bands of the mean return over all runs of a task; with `combinations`, also the median
-    of each setting.
+    """Median and percentile bands of the mean return, a panel a task and variant; with `combinations` over all
+    settings of a task, and the median of each.
 
     The paper has episodes on the x axis. But a policy that falls has more of them than one that stands, and as far as
     every run goes would be as far as the best one goes, so it is steps here.
@@ -134,8 +134,11 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
     kernels = [g.kernel for g in found] if combinations else []
     counts, bandwidths = sorted({n_b for n_b, _ in kernels}), sorted({h for _, h in kernels})
 
-    def draw(axes: Any, task: str) -> None:
-        members = [g for g in found if g.task == task]
+    several = engines_differ(found)
+    panel_of = {id(g): g.task if combinations else f"{g.task}, {name_of(g, several)}" for g in found}
+
+    def draw(axes: Any, panel: str) -> None:
+        members = [g for g in found if panel_of[id(g)] == panel]
         every = [row for g in members for row in g.rows]
         steps, returns = curves_over_steps(every)
         for low, high, alpha in BANDS:
@@ -149,9 +152,9 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
             look = {"color": COLOURS[1:][number], "ls": DASHES[number], "marker": marker, "ms": 3.5, "markevery": 3}
             axes.plot(x, np.median(y, axis=0), **look, lw=1.1, label=f"n_b {n_b}, h {h:g}")
         _threshold_line(axes, every[0]["threshold"])
-        _finish(axes, f"{task}, op-ars", "environment steps of training")
+        _finish(axes, panel, "environment steps of training")
 
-    return panels(_tasks(found), draw)
+    return panels(list(dict.fromkeys(panel_of.values())), draw)
 
 
 def curves_over_steps(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
@@ -163,7 +166,9 @@ def curves_over_steps(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
     curves = []
     for row in rows:
         if not row["evaluations"]:
-            raise UsageError(f"{row['task']} seed {row['seed']} ended before its first evaluation: raise --budget")
+            raise UsageError(
+                f"{row['task']} seed {row['seed']} has no evaluation up to there: there is no curve to draw"
+            )
         evaluations = np.array(row["evaluations"]).reshape(-1, 4)
         curves.append((evaluations[:, 1], evaluations[:, 2]))
     end = min(x[-1] for x, _ in curves)

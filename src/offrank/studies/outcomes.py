@@ -7,13 +7,14 @@ row a line, so that a change of one run is a change of one line.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from offrank.checkpoint import parse_json, read_json, write_atomically
-from offrank.config import RunConfig, task_default
+from offrank.config import ALGORITHMS, RunConfig, task_default
 from offrank.errors import FileFormatError
 from offrank.plotting import Curve, run_folders
 from offrank.runfolder import RESULT
@@ -24,6 +25,7 @@ Row = dict[str, Any]
 SETUP = ("horizon", "eval_every", "eval_episodes", "env_args", "clip_actions")  # what a command needs beside the rest
 OF_THE_END = {"evaluation_steps", "best_return", "final_return", "stop_reason", "wall_s", "policy_sha256"}
 NEEDED = {"task", "algo", "ranker", "seed", "steps", "engine", "hyperparameters"}
+KINDS = {"task": str, "algo": str, "seed": int, "steps": int, "engine": str, "hyperparameters": dict}
 
 
 def gather(folder: Path) -> Row:
@@ -34,8 +36,10 @@ def gather(folder: Path) -> Row:
     curve = Curve.read(folder)
     config = curve.config
     scheduled = [r for r in curve.evaluations() if not r.get("final")]
-    result = read_json(folder / RESULT) if (folder / RESULT).is_file() else _so_far(config, scheduled)
-    threshold = config.threshold if config.threshold is not None else task_default(config.task, "threshold")
+    result = result_of(folder) if (folder / RESULT).is_file() else _so_far(config, scheduled)
+    threshold = task_default(config.task, "threshold")
+    if threshold is None:  # a task that we know nothing of
+        threshold = config.threshold
     crossing = curve.crossing(threshold)
     keys = ("iteration", "steps", "return_mean", "return_std")
     wall, training = _seconds(curve, crossing)
@@ -48,6 +52,14 @@ def gather(folder: Path) -> Row:
         "evaluations": [[round(r[k], 2) for k in keys] for r in scheduled],
         "setup": setup(config),
     }
+
+
+def result_of(folder: Path) -> Row:
+    """What `result.json` of a finished run says."""
+    result = read_json(folder / RESULT)
+    if not set(result) >= NEEDED:
+        raise FileFormatError(f"{folder / RESULT} is damaged: it says nothing of {_words(NEEDED - set(result))}")
+    return result
 
 
 def _so_far(config: RunConfig, scheduled: Sequence[Row]) -> Row:
@@ -86,29 +98,79 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     write_atomically(path, f"[\n{lines}\n]\n".encode())
 
 
-def read_rows(paths: Iterable[Path], unfinished: bool = False) -> list[Row]:
+def read_rows(paths: Iterable[Path], unfinished: bool = False, gather: Callable[[Path], Row] = gather) -> list[Row]:
     """Rows of files that `write_rows` wrote, and of the finished runs in folders, or of all runs there."""
     rows: list[Row] = []
     for path in paths:
         if path.is_dir():
             rows += [gather(folder) for folder in run_folders([path]) if unfinished or (folder / RESULT).is_file()]
             continue
-        found = parse_json(path)
-        if not isinstance(found, list) or not all(isinstance(row, dict) and set(row) >= NEEDED for row in found):
+        found = rows_of(path)
+        if found is None:
             raise FileFormatError(f"{path} does not hold the outcomes of runs, one a line, as reproduce writes them")
         rows += found
     return rows
 
 
+def rows_of(path: Path) -> list[Row] | None:
+    """The outcomes in a file; None if it holds something else.
+
+    Raises:
+        FileFormatError: it is no JSON, or an outcome in it is damaged.
+    """
+    found = parse_json(path)
+    if not isinstance(found, list) or not all(isinstance(row, dict) and set(row) >= NEEDED for row in found):
+        return None
+    for row in found:
+        wrong = [name for name, kind in KINDS.items() if not isinstance(row[name], kind)]
+        if row.get("threshold") is not None and "steps_to_threshold" not in row:
+            wrong.append("steps_to_threshold")
+        if not isinstance(row.get("evaluations", []), list):
+            wrong.append("evaluations")
+        if wrong:
+            about = f"the outcome of {row['task']} seed {row['seed']}"
+            raise FileFormatError(f"{path} is damaged: {about} has no, or no sensible, {_words(wrong)}")
+    return found
+
+
+def distinct(rows: Iterable[Row]) -> list[Row]:
+    """Of equal runs one that has ended, with the larger budget. Not the one that took more steps: a run that got there
+    stops, and one that did not, on another machine, would always be preferred."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        key = identity(row)
+        if key not in found or _meant_to_go(row) > _meant_to_go(found[key]):
+            found[key] = row
+    return list(found.values())
+
+
+def identity(row: Row) -> tuple[Any, ...]:
+    """What makes a run the same run, however far it went: a setting that is the task's own may be named or not."""
+    what: Any = row["algo"]
+    if what in ALGORITHMS:
+        what = Variant.of(row["task"], what, row.get("ranker"), row.get("hyperparameters")).label
+    return row["task"], what, row.get("engine"), row["seed"]
+
+
+def _meant_to_go(row: Row) -> tuple[bool, float]:
+    """Whether the run has ended, and how far it might have gone."""
+    ended = row.get("stop_reason", "unknown") is not None
+    return ended, math.inf if ended and row.get("budget") is None else row["budget"]
+
+
+def _words(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
 def cut(row: Row, budget: int) -> Row:
     """The row as it would be if the run had had a smaller budget: nothing counts that was learned later."""
-    given = min(budget, row.get("budget") or budget)
+    given = budget if row.get("budget") is None else min(budget, row["budget"])
     if row["steps"] <= budget:
         return row | {"budget": given}
     scheduled = [e for e in row["evaluations"] if e[1] <= budget]
-    iterations, steps = scheduled[-1][:2] if scheduled else (0, 0)
+    iterations = scheduled[-1][0] if scheduled else 0
     shorter = {name: value for name, value in row.items() if name not in OF_THE_END}
-    shorter |= {"steps": steps, "budget": given, "iterations": iterations, "evaluations": scheduled}
+    shorter |= {"steps": budget, "budget": given, "iterations": iterations, "evaluations": scheduled}
     if "episodes" in row:
         shorter["episodes"] = round(row["episodes"] * iterations / row["iterations"])
     if (row["steps_to_threshold"] or 0) > budget:
@@ -143,7 +205,19 @@ class Group:
     def budget(self) -> int:
         """How far those were run that did not get there; where all did, how far they might have been."""
         short = [row for row in self.rows if row["steps_to_threshold"] is None]
-        return max(int(row.get("budget") or row["steps"]) for row in short or self.rows)
+        return max(_given(row) for row in short or self.rows)
+
+    @property
+    def watched(self) -> int:
+        """What can be said of a median, or an end of its interval, that is not known: it is more than this.
+
+        Up to here at least half of the runs are known not to have got there, or all of those that never did: where some
+        were stopped early, that is less than the longest of them took.
+        """
+        short = [min(_given(row), row["steps"]) for row in self.rows if row["steps_to_threshold"] is None]
+        known = sorted([*short, *(steps for steps in self.reached if steps is not None)], reverse=True)
+        half: int = known[(len(known) - 1) // 2]
+        return max(half, min(short, default=0))
 
     @property
     def kernel(self) -> tuple[int, float]:
@@ -157,6 +231,11 @@ class Group:
         h = self.rows[0]["hyperparameters"]
         sampled = h["n_top"] if self.rows[0]["ranker"] == "random" else h["n_directions"]
         return f"{sampled}/{h['n_top']}"
+
+
+def _given(row: Row) -> int:
+    """Steps that a run might have taken."""
+    return int(row["steps"] if row.get("budget") is None else row["budget"])
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:

@@ -54,6 +54,7 @@ def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
         "size": group.size,
         "threshold": group.rows[0]["threshold"],
         "budget": group.budget,
+        "watched": group.watched,
         "seeds": group.seeds,
         "steps_to_threshold": reached,
         "runs": len(reached),
@@ -117,8 +118,8 @@ def success(s: Summary) -> str:
 
 def middle(s: Summary) -> str:
     """The censored median with its interval, in thousands."""
-    low, high = (thousands(s["median_interval"][end], s["budget"]) for end in ("low", "high"))
-    return f"{thousands(s['median'], s['budget'])} ({low} to {high})"
+    low, high = (thousands(s["median_interval"][end], s["watched"]) for end in ("low", "high"))
+    return f"{thousands(s['median'], s['watched'])} ({low} to {high})"
 
 
 def shares(s: Summary) -> list[str]:
@@ -142,9 +143,10 @@ def _against(s: Summary) -> list[Summary | None]:
     return [s["against"].get(baseline.label) for baseline in baselines(s["algo"])]
 
 
-def thousands(steps: float | None, budget: int | None = None) -> str:
+def thousands(steps: float | None, watched: int | None = None) -> str:
+    """Steps, or that they are more than was watched."""
     if steps is None:
-        return "-" if budget is None else f"> {budget / 1000:,.0f}"
+        return "-" if watched is None else f"> {watched / 1000:,.0f}"
     return f"{steps / 1000:,.0f}"
 
 
@@ -180,7 +182,7 @@ def sensitivity_tables(rows: Iterable[Row]) -> list[Table]:
     for task in dict.fromkeys(group.task for group in found):
         cells: dict[tuple[float, float], str] = {}
         for group in (g for g in found if g.task == task):
-            median = thousands(censored_median(group.reached, group.spent), group.budget)
+            median = thousands(censored_median(group.reached, group.spent), group.watched)
             count = sum(r is not None for r in group.reached)
             cells[group.kernel] = f"{median} ({count} of {len(group.rows)})"
         across, down = (sorted({key[axis] for key in cells}) for axis in (1, 0))
