@@ -201,8 +201,12 @@ def test_a_fleet_gives_every_run_the_bits_it_has_alone() -> None:
 
 def test_metrics_can_be_read_while_a_line_is_being_written(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"kind": "iteration", "iteration": 1}\n{"kind": "iter')
-    assert read_metrics(path) == [{"kind": "iteration", "iteration": 1}]
+    path.write_bytes(b'{"kind": "iteration", "iteration": 1, "steps": 20}\n{"kind": "iter')
+    assert read_metrics(path) == [{"kind": "iteration", "iteration": 1, "steps": 20}]
+    for damaged in (b"5", b"{}"):
+        path.write_bytes(b'{"kind": "iteration", "iteration": 1, "steps": 20}\n' + damaged + b"\n")
+        with pytest.raises(FileFormatError, match="line 2 is no record of a run"):
+            read_metrics(path)
 
 
 def test_metrics_carry_the_pinned_keys_and_the_rankers_own(tmp_path: Path) -> None:

@@ -489,3 +489,12 @@ def test_unfinished_runs_are_pointed_to(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "a" / "result.json").unlink()
     assert again("table1", tmp_path / "out", tmp_path) == 2
     assert "1 are unfinished, add --unfinished" in capsys.readouterr().err
+
+
+def test_finished_runs_are_shown_as_they_were_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["reproduce", "table1", "--tasks", "Swimmer-v3", "--algos", "op-ars", "--seeds", "0", "--quiet"]
+    words += ["--out", str(tmp_path), "--budget"]
+    assert main([*words, "8k"]) == 0 and "> 8 (" in capsys.readouterr().out
+    assert main([*words, "4k"]) == 0 and "> 4 (" in capsys.readouterr().out
+    assert main([*words, "8k", "--engine", "gymnasium"]) == 2
+    assert "was run on mujoco, not gymnasium: give another --out" in capsys.readouterr().err

@@ -119,7 +119,7 @@ def reproduce(args: argparse.Namespace) -> int:
     finally:
         display.close()
     lacking = missing(plan, shop.pool)
-    rows = [study.gather(shop.pool / run.name) for run in plan if run not in lacking]
+    rows = [_as_planned(study.gather(shop.pool / run.name), run, study, args) for run in plan if run not in lacking]
     if study.beside is not None and rows:
         rows += study.beside(sorted({run.seed for run in plan}), max(run.steps for run in plan))
     for run in tally.elsewhere:
@@ -128,6 +128,18 @@ def reproduce(args: argparse.Namespace) -> int:
     if failure is not None:
         raise failure
     return status
+
+
+def _as_planned(row: Row, run: Planned, study: Study, args: argparse.Namespace) -> Row:
+    """A finished run's row, no further than asked for: what is in the folder may have had more steps.
+
+    Raises:
+        UsageError: it was run on another engine than was asked for.
+    """
+    if args.engine not in (None, "auto", "ray", row["engine"]):
+        raise UsageError(f"{run.name} in {args.out} was run on {row['engine']}, not {args.engine}: give another --out")
+    longer = args.budget is not None and (row.get("budget") or 0) > args.budget
+    return cut(row, args.budget) if longer and study.in_parts else row
 
 
 def _task(word: str) -> str:
