@@ -41,7 +41,7 @@ horizon, evaluation episodes and environment arguments, those are taken to be th
 READING = {
     "Censored median": """\
 The smallest number of steps at which the Kaplan-Meier curve of runs still short of the threshold is at or under one
-half; "> budget" if it never is.""",
+half; "> X" if it never is, where at least half of the runs are known to be short at X.""",
     "Its interval": "95%, percentile bootstrap over the seeds, the same rule in each resample.",
     "Reached": "Runs that got there within their budget, with Wilson's 95% interval of the rate.",
     "Median of successes": """\
