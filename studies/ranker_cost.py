@@ -1,7 +1,8 @@
 """What learned rankers cost: seconds of training iterations of whole episodes, without evaluations, contestants
 alternating, each with the settings that ARS has on the task.
 
-python studies/ranker_cost.py HalfCheetah-v3 --out results/rankers/cost-HalfCheetah-v3.json
+    python studies/ranker_cost.py HalfCheetah-v3 --out results/rankers/cost-HalfCheetah-v3.json
+    python studies/ranker_cost.py HalfCheetah-v3 --critic hidden=32 --critic networks=1 --out runs/cost.json
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import offrank
 from offrank.checkpoint import write_json
+from offrank.cli.options import setting
 from offrank.runfolder import versions
 
 ITERATIONS = 4  # a round
@@ -24,11 +26,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument(
+        "--critic",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one more, with another critic",
+    )
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     usual = offrank.ARS(given.task).hyperparameters
     shared = {name: usual[name] for name in SHARED} | {"horizon_growth": 0}
     agents = {name: offrank.ARS(given.task, ranker=name, **shared, **own) for name, own in CONTESTANTS.items()}
+    for name, value in given.critic:
+        own = CONTESTANTS["critic"] | {name: value}
+        agents[f"critic, {name}={value}"] = offrank.ARS(given.task, ranker="critic", **shared, **own)
     seconds: dict[str, list[float]] = {name: [] for name in agents}
     for number in range(given.rounds + 1):
         for name, agent in agents.items():

@@ -177,30 +177,27 @@ def _present_again(study: Study, wishes: Wishes, args: argparse.Namespace) -> in
 
 def _chosen(wishes: Wishes, rows: list[Row]) -> list[Row]:
     """The rows that were asked for."""
-    for flag, name, asked in (
+    for flag, key, asked in (
         ("--tasks", "task", wishes.tasks),
         ("--seeds", "seed", wishes.seeds),
         ("--algos", "algo", wishes.algos),
     ):
         if asked is None:
             continue
-        kept = [row for row in rows if any(_is_of(row, name, wish) for wish in asked)]
-        for wish in asked:
-            if name != "seed" and not any(_is_of(row, name, wish) for row in kept):
-                held = sorted({str(row[name]) for row in rows})
-                raise UsageError(f"{flag} {wish}: no outcome is of that; they are of {', '.join(held)}")
-        if not kept:
+        held = {name for row in rows for name in _names(row, key)}
+        absent = [wish for wish in asked if wish not in held]
+        if absent and key != "seed":
+            there = ", ".join(sorted({row[key] for row in rows}))
+            raise UsageError(f"{flag} {absent[0]}: no outcome is of that; they are of {there}")
+        if len(absent) == len(asked):
             raise UsageError(f"{flag}: no outcome is of any of these seeds")
-        rows = kept
+        rows = [row for row in rows if not set(asked).isdisjoint(_names(row, key))]
     return rows
 
 
-def _is_of(row: Row, name: str, wish: object) -> bool:
-    """Whether a row is of a task, a seed, or an algorithm, which may name its ranker too."""
-    if name != "algo":
-        return bool(row[name] == wish)
-    algo, _, ranker = str(wish).partition("/")
-    return row["algo"] == algo and ranker in ("", row["ranker"])
+def _names(row: Row, key: str) -> tuple[str | int, ...]:
+    """What a row's task, seed or algorithm may be called: an algorithm with its ranker, too."""
+    return (row["algo"], f"{row['algo']}/{row['ranker']}") if key == "algo" else (row[key],)
 
 
 def _present(study: Study, rows: list[Row], args: argparse.Namespace, lacking: list[Planned]) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from offrank.studies import lqr
 from offrank.studies.agreement import TARGETS
-from offrank.studies.figures import BANDS, curves_over_steps
+from offrank.studies.figures import BANDS, band_panels, curves_over_steps
 from offrank.studies.outcomes import Group, Row, engines_differ, groups, name_of, names
 from offrank.studies.paper import about
 from offrank.studies.rank_figure import TITLES
@@ -69,10 +69,7 @@ def bands(rows: Iterable[Row], combinations: bool = False) -> Data:
     found = groups(row for row in rows if row.get("evaluations"))
     tasks: list[Data] = []
     series = ["all runs"]
-    several = engines_differ(found)
-    title_of = {id(g): g.task if combinations else f"{g.task}, {name_of(g, several)}" for g in found}
-    for title in dict.fromkeys(title_of.values()):
-        members = [g for g in found if title_of[id(g)] == title]
+    for title, members in band_panels(found, combinations).items():
         every = [row for g in members for row in g.rows]
         x, y = curves_over_steps(every)
         lines: list[Data] = [{"name": "all runs", "points": _pairs(x, np.median(y, axis=0)), "runs": len(every)}]

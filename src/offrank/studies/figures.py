@@ -134,11 +134,10 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
     kernels = [g.kernel for g in found] if combinations else []
     counts, bandwidths = sorted({n_b for n_b, _ in kernels}), sorted({h for _, h in kernels})
 
-    several = engines_differ(found)
-    panel_of = {id(g): g.task if combinations else f"{g.task}, {name_of(g, several)}" for g in found}
+    members_of = band_panels(found, combinations)
 
     def draw(axes: Any, panel: str) -> None:
-        members = [g for g in found if panel_of[id(g)] == panel]
+        members = members_of[panel]
         every = [row for g in members for row in g.rows]
         steps, returns = curves_over_steps(every)
         for low, high, alpha in BANDS:
@@ -154,7 +153,17 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
         _threshold_line(axes, every[0]["threshold"])
         _finish(axes, panel, "environment steps of training")
 
-    return panels(list(dict.fromkeys(panel_of.values())), draw)
+    return panels(list(members_of), draw)
+
+
+def band_panels(found: Sequence[Group], combinations: bool) -> dict[str, list[Group]]:
+    """The groups of each panel of `seed_bands`, by its title."""
+    several = engines_differ(found)
+    out: dict[str, list[Group]] = {}
+    for group in found:
+        title = group.task if combinations else f"{group.task}, {name_of(group, several)}"
+        out.setdefault(title, []).append(group)
+    return out
 
 
 def curves_over_steps(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:

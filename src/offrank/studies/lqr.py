@@ -17,11 +17,11 @@ import numpy as np
 
 from offrank.arithmetic import one_blas_thread
 from offrank.arrays import FloatArray
-from offrank.checkpoint import read_json, write_atomically
+from offrank.checkpoint import write_atomically
 from offrank.plotting import Curve, short
-from offrank.runfolder import RESULT, versions
+from offrank.runfolder import versions
 from offrank.studies.figures import panels, save_figure, style
-from offrank.studies.outcomes import Row, setup
+from offrank.studies.outcomes import Row, given, result_of, setup
 from offrank.studies.plan import Variant
 from offrank.studies.regulators import best_gain, lspi, nominal
 from offrank.studies.statistics import success_interval
@@ -44,7 +44,7 @@ def gather(folder: Path) -> Row:
     iterations = [r for r in log.records if r["kind"] == "iteration"]
     kept = np.unique(np.geomspace(1, len(iterations), POINTS).astype(int)) - 1
     curve = [[r["iteration"], r["steps"], _suboptimality(r["cost"])] for r in (iterations[k] for k in kept)]
-    return read_json(folder / RESULT) | {"curve": curve, "setup": setup(log.config)}
+    return result_of(folder) | {"curve": curve, "setup": setup(log.config)}
 
 
 def other_methods(seeds: Sequence[int], budget: int) -> list[Row]:
@@ -105,7 +105,7 @@ def summarise_iterations(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _by_steps(rows: Sequence[Row]) -> tuple[dict[str, FloatArray], Any]:
     """Suboptimality (trials, points) of every method on a common grid of steps (points,)."""
-    budget = max(row.get("budget") or row["steps"] for row in rows)
+    budget = max(given(row) for row in rows)
     grid = np.unique(np.geomspace(100, budget, 80).astype(int))
     return {name: _at(members, 1, grid) for name, members in _methods(rows).items()}, grid
 

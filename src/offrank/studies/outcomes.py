@@ -24,8 +24,8 @@ from offrank.tasks import TASKS
 Row = dict[str, Any]
 SETUP = ("horizon", "eval_every", "eval_episodes", "env_args", "clip_actions")  # what a command needs beside the rest
 OF_THE_END = {"evaluation_steps", "best_return", "final_return", "stop_reason", "wall_s", "policy_sha256"}
-NEEDED = {"task", "algo", "ranker", "seed", "steps", "engine", "hyperparameters"}
 KINDS = {"task": str, "algo": str, "seed": int, "steps": int, "engine": str, "hyperparameters": dict}
+NEEDED = {*KINDS, "ranker"}
 
 
 def gather(folder: Path) -> Row:
@@ -164,13 +164,13 @@ def _words(names: Iterable[str]) -> str:
 
 def cut(row: Row, budget: int) -> Row:
     """The row as it would be if the run had had a smaller budget: nothing counts that was learned later."""
-    given = budget if row.get("budget") is None else min(budget, row["budget"])
+    least = budget if row.get("budget") is None else min(budget, row["budget"])
     if row["steps"] <= budget:
-        return row | {"budget": given}
+        return row | {"budget": least}
     scheduled = [e for e in row["evaluations"] if e[1] <= budget]
     iterations = scheduled[-1][0] if scheduled else 0
     shorter = {name: value for name, value in row.items() if name not in OF_THE_END}
-    shorter |= {"steps": budget, "budget": given, "iterations": iterations, "evaluations": scheduled}
+    shorter |= {"steps": budget, "budget": least, "iterations": iterations, "evaluations": scheduled}
     if "episodes" in row:
         shorter["episodes"] = round(row["episodes"] * iterations / row["iterations"])
     if (row["steps_to_threshold"] or 0) > budget:
@@ -205,7 +205,7 @@ class Group:
     def budget(self) -> int:
         """How far those were run that did not get there; where all did, how far they might have been."""
         short = [row for row in self.rows if row["steps_to_threshold"] is None]
-        return max(_given(row) for row in short or self.rows)
+        return max(given(row) for row in short or self.rows)
 
     @property
     def watched(self) -> int:
@@ -214,7 +214,7 @@ class Group:
         Up to here at least half of the runs are known not to have got there, or all of those that never did: where some
         were stopped early, that is less than the longest of them took.
         """
-        short = [min(_given(row), row["steps"]) for row in self.rows if row["steps_to_threshold"] is None]
+        short = [min(given(row), row["steps"]) for row in self.rows if row["steps_to_threshold"] is None]
         known = sorted([*short, *(steps for steps in self.reached if steps is not None)], reverse=True)
         half: int = known[(len(known) - 1) // 2]
         return max(half, min(short, default=0))
@@ -233,7 +233,7 @@ class Group:
         return f"{sampled}/{h['n_top']}"
 
 
-def _given(row: Row) -> int:
+def given(row: Row) -> int:
     """Steps that a run might have taken."""
     return int(row["steps"] if row.get("budget") is None else row["budget"])
 
