@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-SOURCES = pyproject.toml setup.py src/offrank/engines/_rollout.c
+SOURCES = pyproject.toml setup.py src/offrank/engines/native/_rollout.c
 DEMO_SEED ?= 1
 DEMO_STEPS ?= 4M
 

@@ -9,8 +9,8 @@ flags = ["/O2", "/fp:precise"] if sys.platform == "win32" else ["-O3", "-std=c99
 setup(
     ext_modules=[
         Extension(
-            "offrank.engines._rollout",
-            ["src/offrank/engines/_rollout.c"],
+            "offrank.engines.native._rollout",
+            ["src/offrank/engines/native/_rollout.c"],
             extra_compile_args=flags,
             export_symbols=["offrank_episode", "offrank_world_size"],
             optional=True,

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from offrank.config import resolve
+from offrank.runs.config import resolve
 from offrank.tasks import TASKS
 
 TASK = "Humanoid-v3"

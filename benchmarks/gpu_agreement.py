@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from offrank.core.noise import Directions, Role
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Request
+from offrank.core.version import versions
 from offrank.engines import Gpu, make_engine
-from offrank.noise import Directions, Role
-from offrank.normalizer import Whitening
-from offrank.rollouts import Request
-from offrank.runfolder import versions
 from offrank.tasks import TASKS
 
 STEPS, FIRST = 25, 10

@@ -13,11 +13,11 @@ from statistics import median
 
 import warp as wp
 
-from offrank.bench.gpu import STEPS, WARM_UP, random_policies
-from offrank.checkpoint import write_json
-from offrank.engines.mjwarp import aligned_mjwarp
-from offrank.engines.warp import ROWS, choose_device
-from offrank.engines.warp_worlds import Worlds
+from offrank.core.files import write_json
+from offrank.engines.warp.engine import ROWS, choose_device
+from offrank.engines.warp.mjwarp import aligned_mjwarp
+from offrank.engines.warp.worlds import Worlds
+from offrank.lab.bench.gpu import STEPS, WARM_UP, random_policies
 from offrank.tasks import TASKS
 
 

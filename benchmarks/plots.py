@@ -13,7 +13,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from offrank.plotting import COLOURS
+from offrank.display.plots import COLOURS
 
 MARKS = "os^Dvx"
 

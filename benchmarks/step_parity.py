@@ -19,7 +19,7 @@ import mujoco
 import numpy as np
 
 import offrank  # noqa: F401 (registers the environments)
-from offrank.runfolder import versions
+from offrank.core.version import versions
 from offrank.tasks import TASKS
 from offrank.tasks.models import quiet_mujoco
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from offrank.config import configure, resolve
+from offrank.core.version import versions
 from offrank.engines import Engine, make_engine
-from offrank.fleet import drive
-from offrank.run import Run
-from offrank.runfolder import versions
+from offrank.runs.config import configure, resolve
+from offrank.runs.drive import drive
+from offrank.runs.run import Run
 from offrank.tasks.models import quiet_mujoco
 
 

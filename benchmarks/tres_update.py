@@ -16,13 +16,13 @@ from statistics import median
 
 import numpy as np
 
-from offrank.bench.rounds import alternate, machine, ratio
-from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.algorithms.strategies import TRES
+from offrank.core.candidates import Candidates, Episodes, Pairs
+from offrank.core.noise import Directions, Role
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Request
 from offrank.engines import make_engine
-from offrank.noise import Directions, Role
-from offrank.normalizer import Whitening
-from offrank.rollouts import Request
-from offrank.strategies import TRES
+from offrank.lab.bench.rounds import alternate, machine, ratio
 
 TASK, PAIRS = "Humanoid-v3", 230
 

@@ -20,15 +20,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy.stats import bootstrap
 
-from offrank.checkpoint import read_json, write_json
 from offrank.cli.options import count, seeds
-from offrank.config import configure, resolve, task_default
+from offrank.core.errors import Interrupted
+from offrank.core.files import read_json, write_json
+from offrank.core.version import versions
+from offrank.display.progress import drive_shown
 from offrank.engines import Gpu, make_engine
-from offrank.errors import Interrupted
-from offrank.launch import folder_name, open_run
-from offrank.progress import drive_shown
-from offrank.runfolder import versions
-from offrank.studies.figures import save_figure
+from offrank.lab.studies.figures import save_figure
+from offrank.runs.config import configure, resolve, task_default
+from offrank.runs.opening import folder_name, open_run
 
 MANY = 1024
 # name: algorithm, ranker, settings. All with the task's b; the first of a block is what the others are compared with.

@@ -18,15 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from offrank.arrays import FloatArray, Memory
-from offrank.candidates import Candidates, answered
-from offrank.checkpoint import write_json
+from offrank.algorithms.rankers import Critic
+from offrank.core.arrays import FloatArray, Memory
+from offrank.core.candidates import Candidates, answered
+from offrank.core.files import write_json
+from offrank.core.noise import Directions
+from offrank.core.version import versions
 from offrank.engines import Engine, make_engine
-from offrank.launch import read_config
-from offrank.noise import Directions
-from offrank.rankers import Critic
-from offrank.run import Run
-from offrank.runfolder import CHECKPOINT, versions
+from offrank.runs.folder import CHECKPOINT
+from offrank.runs.opening import read_config
+from offrank.runs.run import Run
 
 FOLDS, RIDGE = 5, 100.0
 

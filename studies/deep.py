@@ -24,11 +24,11 @@ import torch
 from stable_baselines3 import SAC, TD3
 from stable_baselines3.common.noise import NormalActionNoise
 
-from offrank.checkpoint import read_json, write_json
 from offrank.cli.options import count
-from offrank.config import task_default
-from offrank.noise import Role, episode_seeds
-from offrank.runfolder import versions
+from offrank.core.files import read_json, write_json
+from offrank.core.noise import Role, episode_seeds
+from offrank.core.version import versions
+from offrank.runs.config import task_default
 
 EVERY, EPISODES = 10_000, 100  # steps between evaluations, and episodes in one
 DISCOUNTS = {"Swimmer-v3": 0.9999}  # elsewhere 0.99

@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from offrank.arithmetic import one_blas_thread
-from offrank.arrays import FloatArray, Memory
-from offrank.candidates import Candidates, Episodes, Pairs, answered
-from offrank.checkpoint import write_json
-from offrank.config import convert, resolve
+from offrank.algorithms.rankers import RANKERS, Random
+from offrank.algorithms.rankers.base import Ranking, taught
+from offrank.algorithms.rankers.critic import Critic
+from offrank.core.arithmetic import one_blas_thread
+from offrank.core.arrays import FloatArray, Memory
+from offrank.core.candidates import Candidates, Episodes, Pairs, answered
+from offrank.core.files import write_json
+from offrank.core.version import versions
 from offrank.engines import make_engine
-from offrank.rankers import RANKERS, Random
-from offrank.rankers.base import Ranking, taught
-from offrank.rankers.critic import Critic
-from offrank.runfolder import versions
+from offrank.runs.config import convert, resolve
 
 AHEAD = 3  # iterations whose directions are predicted, the present one included
 

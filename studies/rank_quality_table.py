@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from offrank.checkpoint import read_json
+from offrank.core.files import read_json
 
 RANKINGS = ("kernel", "random", "smallest-change", "signed-change", "one-episode max", "one-episode gap")
 

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import offrank
-from offrank.checkpoint import write_json
 from offrank.cli.options import setting
-from offrank.runfolder import versions
+from offrank.core.files import write_json
+from offrank.core.version import versions
 
 ITERATIONS = 4  # a round
 CONTESTANTS = {"random": {}, "memory": {"warmup": 0}, "critic": {"warmup": 0, "train_horizon": 0, "probe_share": 0}}

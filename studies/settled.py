@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from offrank import horizon
-from offrank.candidates import Candidates, Episodes, Pairs, answered
-from offrank.checkpoint import read_json, write_json
-from offrank.config import resolve
+from offrank.algorithms import horizon
+from offrank.algorithms.rankers import Critic, Random
+from offrank.algorithms.rankers.base import Ranker, Ranking, taught
+from offrank.algorithms.rankers.learned import along
+from offrank.core.candidates import Candidates, Episodes, Pairs, answered
+from offrank.core.files import read_json, write_json
+from offrank.core.noise import Directions
+from offrank.core.normalizer import Whitening
 from offrank.engines import Engine, make_engine
-from offrank.noise import Directions
-from offrank.normalizer import Whitening
-from offrank.rankers import Critic, Random
-from offrank.rankers.base import Ranker, Ranking, taught
-from offrank.rankers.learned import along
-from offrank.saved import Saved
+from offrank.runs.config import resolve
+from offrank.runs.saved import Saved
 
 LENGTHS = (31, 62, 125, 250, 500)
 LEARNED_FROM = 125  # steps of the episodes that a critic learns from

@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 from tune_tres import FIRST_SEED, SETTINGS, drive_for, score
 
-from offrank.checkpoint import read_json, write_json
 from offrank.cli.options import count, setting
-from offrank.config import configure, resolve, task_default
+from offrank.core.errors import Interrupted
+from offrank.core.files import read_json, write_json
+from offrank.core.version import versions
 from offrank.engines import Gpu, make_engine
-from offrank.errors import Interrupted
-from offrank.run import Run
-from offrank.runfolder import versions
+from offrank.runs.config import configure, resolve, task_default
+from offrank.runs.run import Run
 
 
 def length(text: str) -> dict[str, float]:

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from offrank.config import configure, resolve
 from offrank.engines import make_engine
-from offrank.fleet import drive
-from offrank.run import Run
-from offrank.studies.lqr import best_cost
+from offrank.lab.studies.lqr import best_cost
+from offrank.runs.config import configure, resolve
+from offrank.runs.drive import drive
+from offrank.runs.run import Run
 
 SEEDS = range(1000, 1010)
 MARKS = (100_000, 200_000, 500_000)

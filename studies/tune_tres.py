@@ -27,11 +27,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from offrank.cli.options import count, setting
-from offrank.config import configure, resolve, task_default
+from offrank.core.errors import Interrupted, OffrankError
 from offrank.engines import Engine, Gpu, make_engine
-from offrank.errors import Interrupted, OffrankError
-from offrank.fleet import drive
-from offrank.run import Run
+from offrank.runs.config import configure, resolve, task_default
+from offrank.runs.drive import drive
+from offrank.runs.run import Run
 
 FIRST_SEED = 1000
 SETTINGS = {"eval_every": 5, "eval_episodes": 10}

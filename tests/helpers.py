@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from offrank.arrays import FloatArray
-from offrank.candidates import Episodes, answered
+from offrank.algorithms.rankers import Ranker
+from offrank.algorithms.strategies import Strategy
+from offrank.core.arrays import FloatArray
+from offrank.core.candidates import Episodes, answered
+from offrank.core.errors import EpisodeError
+from offrank.core.noise import Directions, Role
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory
+from offrank.core.state import State
 from offrank.engines.base import Engine, EnvInfo
-from offrank.errors import EpisodeError
-from offrank.noise import Directions, Role
-from offrank.normalizer import Whitening
-from offrank.rankers import Ranker
-from offrank.rollouts import Episode, Request, Rollouts, Trajectory
-from offrank.state import State
-from offrank.strategies import Strategy
 
 Simulate = Callable[[FloatArray, Whitening, int, int], Trajectory]  # weights, whitening, seed, horizon
 

@@ -402,7 +402,7 @@ def test_predicted_actions_stay_in_the_box() -> None:
 
 
 def test_an_episode_by_predict_is_an_episode_of_evaluate() -> None:
-    from offrank.noise import Role, episode_seeds
+    from offrank.core.noise import Role, episode_seeds
 
     learner = agent().learn(iterations=2, eval_every=0)
     env = toy_envs.Point()

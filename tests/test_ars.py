@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from helpers import FunctionEngine, iterate, linear_system
-from offrank.candidates import Episodes
-from offrank.errors import OffrankError, UsageError
-from offrank.noise import Directions
-from offrank.normalizer import Whitening
-from offrank.rankers import Kernel, OnPolicy, Random
-from offrank.rollouts import Trajectory
-from offrank.strategies import ARS
-from offrank.strategies.ars import FORMS
+from offrank.algorithms.rankers import Kernel, OnPolicy, Random
+from offrank.algorithms.strategies import ARS
+from offrank.algorithms.strategies.ars import FORMS
+from offrank.core.candidates import Episodes
+from offrank.core.errors import OffrankError, UsageError
+from offrank.core.noise import Directions
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Trajectory
 
 N_OBS, N_ACT = 4, 2
 
@@ -25,7 +25,7 @@ def plain_ars(
     simulate, iterations: int, N: int, b: int, alpha: float, nu: float, shift: float, form: str, momentum: float = 0.0
 ):
     """Algorithm 2 of the ARS paper as a plain loop, with our seeds and directions."""
-    from offrank.noise import Role, episode_seeds
+    from offrank.core.noise import Role, episode_seeds
 
     scaled, normalised, _ = FORMS[form]
     M, average, states = np.zeros((N_ACT, N_OBS)), np.zeros((N_ACT, N_OBS)), []

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offrank.bench.iteration import PARTS, peak_memory, profile, score_times, thread_scaling
-from offrank.bench.rollouts import bare_physics, compare, one_environment, record, some_policies
-from offrank.bench.rounds import alternate, ratio
 from offrank.cli import main
-from offrank.engines.mujoco import MujocoEngine
+from offrank.engines.native.engine import MujocoEngine
+from offrank.lab.bench.iteration import PARTS, peak_memory, profile, score_times, thread_scaling
+from offrank.lab.bench.rollouts import bare_physics, compare, one_environment, record, some_policies
+from offrank.lab.bench.rounds import alternate, ratio
 from offrank.tasks import TASKS
 
 
@@ -105,7 +105,7 @@ def test_unknown_names_get_near_matches(words: list[str], says: str, capsys: pyt
 
 
 def test_a_missing_peer_is_skipped_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("offrank.bench.rollouts.find_spec", lambda module: None if module == "envpool" else True)
+    monkeypatch.setattr("offrank.lab.bench.rollouts.find_spec", lambda module: None if module == "envpool" else True)
     words = ["--tasks", "Hopper-v3", "--peers", "envpool", "--candidates", "1", "--rounds", "1"]
     assert main(["bench", "rollouts", *words]) == 0
     assert "envpool is not installed and is left out: pip install 'offrank[bench]'" in capsys.readouterr().err

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offrank.checkpoint import load_arrays
 from offrank.cli import build_parser, main
-from offrank.errors import FileFormatError
+from offrank.core.errors import FileFormatError
+from offrank.core.files import load_arrays
 
 TESTS = Path(__file__).parent
 FILES = {
@@ -391,7 +391,7 @@ def test_a_failing_environment_is_one_line_and_status_1(offrank, task, parts) ->
 def test_an_evaluation_off_the_shape_of_the_environment_is_refused(offrank) -> None:
     offrank("train", "toy_envs:Point-v0", *SHORT, "--iterations", "1", "--workers", "0", "--out", "run")
     _, arrays, meta = load_arrays(Path("run/final.offrank"), "policy")
-    from offrank.checkpoint import save_arrays
+    from offrank.core.files import save_arrays
 
     arrays["policy.M"] = np.ones((2, 3))
     save_arrays(Path("other.offrank"), "policy", arrays, {"config": meta["config"]})

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from helpers import pair_request, same_rollouts
-from offrank.arithmetic import act
+from offrank.core.arithmetic import act
+from offrank.core.errors import EngineError, EpisodeError, UsageError
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Request, Rollouts
 from offrank.engines import make_engine, resolve_engine
 from offrank.engines.base import Engine
-from offrank.engines.environment import Stage
-from offrank.engines.gymnasium import GymnasiumEngine
-from offrank.engines.mujoco import MujocoEngine, Simulation
-from offrank.errors import EngineError, EpisodeError, UsageError
-from offrank.normalizer import Whitening
-from offrank.rollouts import Request, Rollouts
+from offrank.engines.gymnasium.engine import GymnasiumEngine
+from offrank.engines.gymnasium.stage import Stage
+from offrank.engines.native.engine import MujocoEngine, Simulation
 from offrank.tasks import TASKS, Task
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from offrank.errors import UsageError
-from offrank.strategies import ES
-from offrank.strategies.es import centred_ranks
+from offrank.algorithms.strategies import ES
+from offrank.algorithms.strategies.es import centred_ranks
+from offrank.core.errors import UsageError
 from test_tres import B, candidates, pairs, some_pairs
 
 

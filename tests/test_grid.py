@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import offrank
-from offrank.errors import UsageError
+from offrank.core.errors import UsageError
 
 SHORT: dict[str, Any] = {"iterations": 2, "eval_every": 1, "eval_episodes": 2}
 

@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 
 from helpers import FunctionEngine, iterate, linear_system, pair_request
-from offrank import horizon
-from offrank.arrays import FloatArray, Memory
-from offrank.candidates import Candidates, Episodes, Pairs
+from offrank.algorithms import horizon
+from offrank.algorithms.learning import networks as network
+from offrank.algorithms.rankers import Critic, Random
+from offrank.algorithms.rankers.base import Ranker
+from offrank.algorithms.strategies import ARS
 from offrank.cli import main
+from offrank.core.arrays import FloatArray, Memory
+from offrank.core.candidates import Candidates, Episodes, Pairs
+from offrank.core.errors import UsageError
+from offrank.core.noise import Directions
+from offrank.core.normalizer import Normalizer, Whitening
+from offrank.core.rollouts import Episode, Rollouts, Trajectory
+from offrank.core.state import State
 from offrank.engines import make_engine
-from offrank.errors import UsageError
-from offrank.noise import Directions
-from offrank.normalizer import Normalizer, Whitening
-from offrank.rankers import Critic, Random, network
-from offrank.rankers.base import Ranker
-from offrank.rollouts import Episode, Rollouts, Trajectory
-from offrank.state import State
-from offrank.strategies import ARS
 
 P, N_OBS, H = 2, 3, 320
 PROBING = Episodes(H, probe_share=0.25)

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 from helpers import FunctionEngine, iterate, linear_system
-from offrank.arrays import FloatArray, Memory
-from offrank.candidates import Candidates, Episodes, Pairs, answered
-from offrank.config import resolve
-from offrank.errors import UsageError
-from offrank.noise import Directions
-from offrank.normalizer import Whitening
-from offrank.rankers import Critic, PastPairs, Random, network, replay, trust
-from offrank.rankers.base import Ranking
-from offrank.rankers.learned import Learned, along
-from offrank.rollouts import Trajectory
-from offrank.strategies import ARS
+from offrank.algorithms.learning import networks as network
+from offrank.algorithms.learning import replay
+from offrank.algorithms.rankers import Critic, PastPairs, Random, trust
+from offrank.algorithms.rankers.base import Ranking
+from offrank.algorithms.rankers.learned import Learned, along
+from offrank.algorithms.strategies import ARS
+from offrank.core.arrays import FloatArray, Memory
+from offrank.core.candidates import Candidates, Episodes, Pairs, answered
+from offrank.core.errors import UsageError
+from offrank.core.noise import Directions
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Trajectory
+from offrank.runs.config import resolve
 
 P, N_OBS = 3, 5
 

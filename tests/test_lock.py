@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from offrank.cli import main
-from offrank.errors import BusyError
-from offrank.launch import holds_run
-from offrank.lock import lock_folder
+from offrank.core.errors import BusyError
+from offrank.runs.lock import lock_folder
+from offrank.runs.opening import holds_run
 
 HOLD = """
 import sys
 from pathlib import Path
-from offrank.lock import lock_folder
+from offrank.runs.lock import lock_folder
 lock = lock_folder(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

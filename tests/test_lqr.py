@@ -12,12 +12,12 @@ from scipy.linalg import solve_discrete_lyapunov
 
 from helpers import pair_request, same_rollouts
 from offrank.cli import main
+from offrank.core.normalizer import Whitening
 from offrank.engines import make_engine
 from offrank.engines.numpy import NumpyEngine
-from offrank.metrics import read_metrics
-from offrank.normalizer import Whitening
-from offrank.studies import regulators
-from offrank.studies.lqr import best_cost
+from offrank.lab.studies import regulators
+from offrank.lab.studies.lqr import best_cost
+from offrank.runs.metrics import read_metrics
 from offrank.tasks.lqr import LQR
 
 TASK = LQR()

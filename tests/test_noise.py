@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrank.noise import BLOCK, Directions, Role, _Drawn, episode_seeds, make_room
+from offrank.core.noise import BLOCK, Directions, Role, _Drawn, episode_seeds, make_room
 
 SHAPE = (3, 5)
 
@@ -27,7 +27,7 @@ def test_a_direction_is_the_same_whoever_asks_and_in_whatever_company() -> None:
 def test_directions_are_the_same_after_being_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     directions = Directions(7, 2, 100, SHAPE)
     before = directions.take(np.arange(100))
-    monkeypatch.setattr("offrank.noise._drawn", _Drawn(limit=1))
+    monkeypatch.setattr("offrank.core.noise._drawn", _Drawn(limit=1))
     assert np.array_equal(directions.take(np.arange(100)), before)
     assert all(np.array_equal(directions.one(k), before[k]) for k in (99, 0, 50))
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 
 from helpers import pair_request
-from offrank.engines.mujoco import MujocoEngine
-from offrank.normalizer import Moments, Normalizer, Whitening
-from offrank.rollouts import Episode, Rollouts, Trajectory
+from offrank.core.normalizer import Moments, Normalizer, Whitening
+from offrank.core.rollouts import Episode, Rollouts, Trajectory
+from offrank.engines.native.engine import MujocoEngine
 from offrank.tasks import TASKS
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from helpers import FunctionEngine, linear_system
-from offrank.config import RunConfig, resolve
-from offrank.errors import EpisodeError
-from offrank.fleet import drive
-from offrank.launch import open_run
-from offrank.metrics import read_metrics
-from offrank.noise import Role
-from offrank.rollouts import Request
-from offrank.run import Run
+from offrank.core.errors import EpisodeError
+from offrank.core.noise import Role
+from offrank.core.rollouts import Request
+from offrank.runs.config import RunConfig, resolve
+from offrank.runs.drive import drive
+from offrank.runs.metrics import read_metrics
+from offrank.runs.opening import open_run
+from offrank.runs.run import Run
 
 
 class TrainingFirst(FunctionEngine):

@@ -5,10 +5,10 @@ from importlib.resources import files
 
 import pytest
 
-from offrank.config import ALGORITHMS, convert, resolve, task_default
-from offrank.errors import UsageError
+from offrank.algorithms.rankers import RANKERS
+from offrank.core.errors import UsageError
 from offrank.presets import GENERAL
-from offrank.rankers import RANKERS
+from offrank.runs.config import ALGORITHMS, convert, resolve, task_default
 from offrank.tasks import TASKS
 
 # threshold, alpha, nu, shift, N, b, n_b, h: the paper's Tables 1 and A3, and the ARS paper's

@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import offrank.cli.rank_quality as command
+import offrank.lab.cli.rank_quality as command
 from helpers import FunctionEngine, Simulate, iterate
-from offrank.arrays import FloatArray, Memory
-from offrank.candidates import Asking, Candidates
+from offrank.algorithms.rankers import RANKERS, LargestChange, Random, Ranker, Ranking, SmallestChange
 from offrank.cli import main
-from offrank.config import RunConfig, configure, resolve
-from offrank.errors import UsageError
-from offrank.fleet import drive
-from offrank.noise import Directions, Role, episode_seeds
-from offrank.normalizer import Whitening
-from offrank.rankers import RANKERS, LargestChange, Random, Ranker, Ranking, SmallestChange
-from offrank.rollouts import Trajectory
-from offrank.studies.agreement import Order, Resamples, split_halves, targets
-from offrank.studies.checkpoints import Checkpoint, train_to
-from offrank.studies.rank_quality import OFF_POLICY, Evidence, check_names, gather, rankers_for
-from offrank.studies.rank_verdict import judge, summary
+from offrank.core.arrays import FloatArray, Memory
+from offrank.core.candidates import Asking, Candidates
+from offrank.core.errors import UsageError
+from offrank.core.noise import Directions, Role, episode_seeds
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Trajectory
+from offrank.lab.rank_quality.agreement import Order, Resamples, split_halves, targets
+from offrank.lab.rank_quality.checkpoints import Checkpoint, train_to
+from offrank.lab.rank_quality.measure import OFF_POLICY, Evidence, check_names, gather, rankers_for
+from offrank.lab.rank_quality.verdict import judge, summary
+from offrank.runs.config import RunConfig, configure, resolve
+from offrank.runs.drive import drive
 
 P, N_OBS = 2, 4
 SLOPE = np.random.default_rng(5).normal(size=(P, N_OBS))
@@ -325,11 +325,11 @@ def test_the_command_keeps_its_work_and_does_only_what_is_missing(
         assert json.loads(capsys.readouterr().out) == first
         assert (tmp_path / "q/rank-quality.svg").read_bytes() == picture
         states = sorted(map(str, (tmp_path / "q").glob("*.state.npz")))
-        patched.setattr("offrank.studies.rank_figure.draw", lambda *_: None)
+        patched.setattr("offrank.lab.rank_quality.figure.draw", lambda *_: None)
         more = ["--candidates", "8", "--episodes", "2", "--resamples", "20", "--quiet", "--json"]
         assert main(["rank-quality", "Swimmer-v3", "--run", *states, "--out", str(tmp_path / "q"), *more]) == 0
         assert json.loads(capsys.readouterr().out)["summary"] == first["summary"]
-    monkeypatch.setattr("offrank.studies.rank_figure.draw", lambda *_: None)
+    monkeypatch.setattr("offrank.lab.rank_quality.figure.draw", lambda *_: None)
     assert main([*words, "--episodes", "3"]) == 0  # something else is asked for: measured anew
     assert json.loads(capsys.readouterr().out)["checkpoints"][0]["episodes"] == 3
 

@@ -8,11 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import FunctionEngine, iterate, linear_system
-from offrank.arrays import FloatArray
-from offrank.candidates import Candidates, Episodes, Pairs, answered
-from offrank.noise import Directions
-from offrank.normalizer import Whitening
-from offrank.rankers import (
+from offrank.algorithms.rankers import (
     RANKERS,
     Adaptive,
     Interleaved,
@@ -24,10 +20,20 @@ from offrank.rankers import (
     SignedChange,
     SmallestChange,
 )
-from offrank.rankers.base import Ranking, top
-from offrank.rankers.kernel import action_changes, kernel_scores, median_change, normalised_states, rewards_to_come
-from offrank.rollouts import Rollouts, Trajectory
-from offrank.strategies import ARS
+from offrank.algorithms.rankers.base import Ranking, top
+from offrank.algorithms.rankers.kernel import (
+    action_changes,
+    kernel_scores,
+    median_change,
+    normalised_states,
+    rewards_to_come,
+)
+from offrank.algorithms.strategies import ARS
+from offrank.core.arrays import FloatArray
+from offrank.core.candidates import Candidates, Episodes, Pairs, answered
+from offrank.core.noise import Directions
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Rollouts, Trajectory
 
 N_OBS, N_ACT = 5, 3
 

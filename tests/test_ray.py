@@ -20,13 +20,14 @@ from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 
 import offrank  # noqa: E402
 from helpers import pair_request, same_rollouts  # noqa: E402
-from offrank.bench import cluster as bench  # noqa: E402
 from offrank.cli import main  # noqa: E402
-from offrank.engines import Cluster, crew, make_engine, resolve_engine  # noqa: E402
-from offrank.engines.fingerprint import differences, fingerprint  # noqa: E402
-from offrank.engines.ray import RayEngine  # noqa: E402
-from offrank.errors import EngineError, EpisodeError, UsageError  # noqa: E402
-from offrank.rollouts import Request, Rollouts  # noqa: E402
+from offrank.core.errors import EngineError, EpisodeError, UsageError  # noqa: E402
+from offrank.core.rollouts import Request, Rollouts  # noqa: E402
+from offrank.engines import Cluster, make_engine, resolve_engine  # noqa: E402
+from offrank.engines.ray import pool as crew  # noqa: E402
+from offrank.engines.ray.engine import RayEngine  # noqa: E402
+from offrank.engines.ray.fingerprint import differences, fingerprint  # noqa: E402
+from offrank.lab.bench import cluster as bench  # noqa: E402
 
 POINT = "toy_envs:Point-v0"
 SLOW = "toy_envs:Slow-v0"

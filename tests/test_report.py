@@ -17,18 +17,18 @@ import pytest
 
 import offrank
 from browser import Browser, find_browser
-from offrank.checkpoint import read_json, write_json
 from offrank.cli import build_parser, main
 from offrank.cli.options import seeds
-from offrank.errors import UsageError
-from offrank.report import clips
-from offrank.report.commands import training
-from offrank.report.page import build
-from offrank.report.sources import LQR, STEPS, find
-from offrank.studies import lqr
-from offrank.studies.outcomes import Row, groups, write_rows
-from offrank.studies.statistics import censored_median, success_interval, survival
-from offrank.studies.tables import seconds_table, sensitivity_tables, summarise
+from offrank.core.errors import UsageError
+from offrank.core.files import read_json, write_json
+from offrank.lab.report import clips
+from offrank.lab.report.commands import training
+from offrank.lab.report.page import build
+from offrank.lab.report.sources import LQR, STEPS, find
+from offrank.lab.statistics import censored_median, success_interval, survival
+from offrank.lab.studies import lqr
+from offrank.lab.studies.outcomes import Row, groups, write_rows
+from offrank.lab.studies.tables import seconds_table, sensitivity_tables, summarise
 from test_cli import can_render
 from test_studies import row, small_plan, work
 

@@ -12,18 +12,18 @@ import pytest
 
 import offrank
 from helpers import FunctionEngine, linear_system
-from offrank.checkpoint import load_arrays, save_arrays
-from offrank.config import RunConfig, resolve
+from offrank.core.errors import EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
+from offrank.core.files import load_arrays, save_arrays
+from offrank.core.noise import Role, episode_seeds
+from offrank.core.rollouts import Trajectory
 from offrank.engines.base import Engine
-from offrank.errors import EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
-from offrank.fleet import drive
-from offrank.launch import open_run
-from offrank.metrics import read_metrics
-from offrank.noise import Role, episode_seeds
-from offrank.policy import LinearPolicy
-from offrank.rollouts import Trajectory
-from offrank.run import Run
-from offrank.saved import Saved
+from offrank.policies.trained import LinearPolicy
+from offrank.runs.config import RunConfig, resolve
+from offrank.runs.drive import drive
+from offrank.runs.metrics import read_metrics
+from offrank.runs.opening import open_run
+from offrank.runs.run import Run
+from offrank.runs.saved import Saved
 
 N_OBS, N_ACT = 4, 2
 
@@ -295,7 +295,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_good(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("offrank.checkpoint.os.fsync", full)
+        patch.setattr("offrank.core.files.os.fsync", full)
         with pytest.raises(OffrankError, match="No space left on device"):
             go(cfg, tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "checkpoint.npz").read_bytes() == before

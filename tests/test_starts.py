@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from helpers import FunctionEngine, linear_system
-from offrank.candidates import Episodes, answered
+from offrank.algorithms.rankers import Critic, PastPairs, Random, Ranker
+from offrank.algorithms.strategies import ARS
 from offrank.cli import main
-from offrank.config import resolve
-from offrank.errors import UsageError
-from offrank.rankers import Critic, PastPairs, Random, Ranker
-from offrank.state import State
-from offrank.strategies import ARS
+from offrank.core.candidates import Episodes, answered
+from offrank.core.errors import UsageError
+from offrank.core.state import State
+from offrank.runs.config import resolve
 
 P, N_OBS, H, B = 2, 3, 10, 3
 ITERATION = 2 * B * H  # steps

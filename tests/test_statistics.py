@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rliable.metrics import probability_of_improvement
 from scipy import stats
 
-from offrank.errors import UsageError
-from offrank.studies.statistics import (
+from offrank.core.errors import UsageError
+from offrank.lab.statistics import (
     censored_median,
     median_interval,
     median_of_successes,

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from helpers import FunctionEngine, constant_reward, linear_system
-from offrank.config import RunConfig, resolve
-from offrank.fleet import drive
-from offrank.launch import open_run
-from offrank.noise import Role
-from offrank.rankers import RANKERS
-from offrank.run import Run
-from offrank.strategies import STRATEGIES
+from offrank.algorithms.rankers import RANKERS
+from offrank.algorithms.strategies import STRATEGIES
+from offrank.core.noise import Role
+from offrank.runs.config import RunConfig, resolve
+from offrank.runs.drive import drive
+from offrank.runs.opening import open_run
+from offrank.runs.run import Run
 
 N_OBS, N_ACT, N, B, N_B = 4, 2, 6, 3, 2
 PAIRS = list(product(STRATEGIES, RANKERS))
@@ -111,7 +111,7 @@ def test_survives_equal_returns(algo: str, ranker: str) -> None:
 def test_every_algorithm_has_a_python_face() -> None:
     import offrank
     from offrank.agents import AGENTS
-    from offrank.config import ALGORITHMS
+    from offrank.runs.config import ALGORITHMS
 
     assert set(AGENTS) == set(ALGORITHMS)
     for name, agent in AGENTS.items():

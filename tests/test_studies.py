@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from offrank.checkpoint import read_json
 from offrank.cli import main
-from offrank.config import resolve
-from offrank.errors import FileFormatError, UsageError
-from offrank.lock import lock_folder
-from offrank.progress import NoDisplay
-from offrank.studies.catalogue import STUDIES, Wishes
-from offrank.studies.figures import curves_over_steps
-from offrank.studies.outcomes import gather, groups, read_rows, write_rows
-from offrank.studies.paper import about
-from offrank.studies.plan import Planned, Variant, plan_runs
-from offrank.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
-from offrank.studies.work import Workshop, carry_out, estimate, evaluation_share, missing
+from offrank.core.errors import FileFormatError, UsageError
+from offrank.core.files import read_json
+from offrank.display.progress import NoDisplay
+from offrank.lab.studies.catalogue import STUDIES, Wishes
+from offrank.lab.studies.figures import curves_over_steps
+from offrank.lab.studies.outcomes import gather, groups, read_rows, write_rows
+from offrank.lab.studies.paper import about
+from offrank.lab.studies.plan import Planned, Variant, plan_runs
+from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
+from offrank.lab.studies.work import Workshop, carry_out, estimate, evaluation_share, missing
+from offrank.runs.config import resolve
+from offrank.runs.lock import lock_folder
 from offrank.tasks import TASKS
 from test_lock import another_process
 

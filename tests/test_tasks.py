@@ -15,8 +15,8 @@ import pytest
 
 import offrank
 from helpers import pair_request
-from offrank.engines.mujoco import MujocoEngine
-from offrank.errors import EpisodeError, UsageError
+from offrank.core.errors import EpisodeError, UsageError
+from offrank.engines.native.engine import MujocoEngine
 from offrank.tasks import TASKS
 from offrank.tasks.models import load_model, quiet_mujoco
 

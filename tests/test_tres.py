@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from offrank.arrays import FloatArray
-from offrank.candidates import Candidates, Episodes, Pairs
-from offrank.errors import OffrankError, UsageError
-from offrank.noise import Directions
-from offrank.normalizer import Whitening
-from offrank.strategies import TRES
-from offrank.strategies.tres import CHUNK, clip_gradient
+from offrank.algorithms.strategies import TRES
+from offrank.algorithms.strategies.tres import CHUNK, clip_gradient
+from offrank.core.arrays import FloatArray
+from offrank.core.candidates import Candidates, Episodes, Pairs
+from offrank.core.errors import OffrankError, UsageError
+from offrank.core.noise import Directions
+from offrank.core.normalizer import Whitening
 
 P, N_OBS, B = 3, 5, 4
 D = P * N_OBS
@@ -126,7 +126,7 @@ def test_chunks_of_dimensions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> No
     assert c.M.size > 2 * CHUNK
     strategy = TRES(noise_std=0.3, learning_rate=0.01, clip=0.2)
     M, _, metrics = strategy.update(c, used, {})
-    monkeypatch.setattr("offrank.strategies.tres.CHUNK", 7)
+    monkeypatch.setattr("offrank.algorithms.strategies.tres.CHUNK", 7)
     again, _, others = strategy.update(c, used, {})
     assert np.array_equal(M, again) and metrics == others
 

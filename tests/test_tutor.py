@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import offrank.fleet
+import offrank.runs.drive
 from helpers import FunctionEngine, linear_system
-from offrank.arrays import Memory
-from offrank.candidates import Candidates, Episodes, Lesson, answered
-from offrank.config import configure, resolve
+from offrank.algorithms.learning.batched import Tutor, torch_tutor
+from offrank.algorithms.rankers import Critic
+from offrank.algorithms.rankers.base import Ranking, taught
+from offrank.algorithms.rankers.critic import CriticLesson
+from offrank.algorithms.strategies import ARS
+from offrank.core.arrays import Memory
+from offrank.core.candidates import Candidates, Episodes, Lesson, answered
 from offrank.engines import EnvInfo
-from offrank.launch import open_run
-from offrank.rankers import Critic
-from offrank.rankers.base import Ranking, taught
-from offrank.rankers.critic import CriticLesson
-from offrank.rankers.tutor import Tutor, torch_tutor
-from offrank.run import Run
-from offrank.strategies import ARS
+from offrank.runs.config import configure, resolve
+from offrank.runs.opening import open_run
+from offrank.runs.run import Run
 
 P, N_OBS, HORIZON = 3, 5, 12
 CRITIC = Critic(replay=300, warmup=1, passes=30.0, hidden=16)
@@ -160,16 +160,16 @@ def device() -> Device:
 @pytest.fixture
 def tutor(monkeypatch: pytest.MonkeyPatch) -> Counting:
     tutor = Counting()
-    monkeypatch.setattr(offrank.fleet, "torch_tutor", lambda device: tutor)
+    monkeypatch.setattr(offrank.runs.drive, "torch_tutor", lambda device: tutor)
     return tutor
 
 
 def test_a_fleet_on_a_device_learns_together_what_its_runs_learn_alone(tutor: Counting) -> None:
     alone = [run(seed) for seed in range(4)]
-    offrank.fleet.drive(alone, FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON))
+    offrank.runs.drive.drive(alone, FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON))
     assert tutor.classes == []  # not where there is no device
     together = [run(seed) for seed in range(4)]
-    offrank.fleet.drive(together, device())
+    offrank.runs.drive.drive(together, device())
     assert sum(tutor.classes) >= 4 * 6 and max(tutor.classes) > 1
     for a, b in zip(alone, together, strict=True):
         assert b.state.iteration == 6 and b.state.steps == a.state.steps and len(b.evaluations) == len(a.evaluations)
@@ -177,16 +177,16 @@ def test_a_fleet_on_a_device_learns_together_what_its_runs_learn_alone(tutor: Co
 
 
 def test_without_pytorch_every_run_has_its_own_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offrank.fleet, "torch_tutor", lambda device: None)
+    monkeypatch.setattr(offrank.runs.drive, "torch_tutor", lambda device: None)
     alone, other = run(0), run(0)
-    offrank.fleet.drive([alone], FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON))
-    offrank.fleet.drive([other], device())
+    offrank.runs.drive.drive([alone], FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON))
+    offrank.runs.drive.drive([other], device())
     assert other.policy.sha256 == alone.policy.sha256
 
 
 def test_a_run_that_ends_while_it_waits_for_its_lesson_is_done(tutor: Counting) -> None:
     stopping, going = run(0, threshold=-1e9), run(1)
-    offrank.fleet.drive([stopping, going], device())
+    offrank.runs.drive.drive([stopping, going], device())
     assert stopping.stop_reason == "threshold" and stopping.state.iteration == 2
     assert going.state.iteration == 6 and stopping.lesson is None
 
@@ -194,17 +194,17 @@ def test_a_run_that_ends_while_it_waits_for_its_lesson_is_done(tutor: Counting) 
 def test_what_goes_wrong_in_a_lesson_saves_the_runs(tutor: Counting, tmp_path: Any, monkeypatch: Any) -> None:
     def fail(pupils: Any) -> list[Memory]:
         if len(tutor.classes) > 1:
-            raise offrank.errors.EngineError("the device is gone")
+            raise offrank.core.errors.EngineError("the device is gone")
         return Counting.teach(tutor, pupils)
 
     monkeypatch.setattr(tutor, "teach", fail)
-    with pytest.raises(offrank.errors.EngineError, match="the device is gone"):
-        offrank.fleet.drive([run(seed, tmp_path / str(seed)) for seed in range(2)], device())
+    with pytest.raises(offrank.core.errors.EngineError, match="the device is gone"):
+        offrank.runs.drive.drive([run(seed, tmp_path / str(seed)) for seed in range(2)], device())
     monkeypatch.undo()
     resumed = [run(seed, tmp_path / str(seed)) for seed in range(2)]
     assert all(r.state.iteration > 0 for r in resumed)
-    offrank.fleet.drive(resumed, FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON))
+    offrank.runs.drive.drive(resumed, FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON))
     whole = [run(seed) for seed in range(2)]
-    offrank.fleet.drive(whole, FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON))
+    offrank.runs.drive.drive(whole, FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON))
     for a, b in zip(whole, resumed, strict=True):
         np.testing.assert_allclose(b.state.M, a.state.M, rtol=1e-3, atol=1e-5)

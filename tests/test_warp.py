@@ -13,28 +13,28 @@ import pytest
 from scipy.stats import ks_2samp
 
 from helpers import pair_request
-from offrank.config import configure, resolve
+from offrank.core.errors import EngineError, EpisodeError, UsageError
+from offrank.core.noise import Directions, Role, episode_seeds
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Request, Rollouts
 from offrank.engines import Gpu, make_engine
 from offrank.engines.base import Engine
-from offrank.engines.mujoco import MujocoEngine
-from offrank.errors import EngineError, EpisodeError, UsageError
-from offrank.fleet import drive
-from offrank.launch import open_run
-from offrank.noise import Directions, Role, episode_seeds
-from offrank.normalizer import Whitening
-from offrank.rollouts import Request, Rollouts
-from offrank.saved import Saved
+from offrank.engines.native.engine import MujocoEngine
+from offrank.runs.config import configure, resolve
+from offrank.runs.drive import drive
+from offrank.runs.opening import open_run
+from offrank.runs.saved import Saved
 from offrank.tasks import TASKS
 
 pytest.importorskip("mujoco_warp", reason="pip install 'offrank[gpu]'")
 
 import warp as wp
 
-from offrank.engines.mjwarp import aligned_mjwarp, device_model
-from offrank.engines.warp import Demand, WarpEngine
-from offrank.engines.warp_newton import Newton
-from offrank.engines.warp_rows import sort_rows
-from offrank.engines.warp_substep import Substep
+from offrank.engines.warp.engine import Demand, WarpEngine
+from offrank.engines.warp.mjwarp import aligned_mjwarp, device_model
+from offrank.engines.warp.newton import Newton
+from offrank.engines.warp.rows import sort_rows
+from offrank.engines.warp.substep import Substep
 
 POLICIES = Path(__file__).parent / "policies"
 SMALL = (
@@ -333,7 +333,7 @@ def test_without_a_gpu_it_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("Failed to allocate 9 bytes"), ValueError("shapes must not exceed")])
 def test_too_many_worlds_are_one_clear_line(device: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    from offrank.engines.warp_worlds import Worlds
+    from offrank.engines.warp.worlds import Worlds
 
     def full(self: Worlds, deterministic: bool) -> None:
         raise error

@@ -1,14 +1,13 @@
 """offrank: evolution strategies that rank their candidates off-policy."""
 
-import offrank.headless  # noqa: F401 (before MuJoCo)
+import offrank.display.headless  # noqa: F401 (before MuJoCo)
 from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, QARS, QES, QTRES, TRES, load
 from offrank.asktell import AskTell, EpisodeToRun
+from offrank.core.errors import EngineError, EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
+from offrank.core.version import VERSION as __version__
 from offrank.engines import Cluster, Gpu
-from offrank.errors import EngineError, EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
-from offrank.grid import Fleet
+from offrank.fleet import Fleet
 from offrank.tasks.environment import register as _register
-
-__version__ = "0.1.0"
 
 _register()
 
@@ -33,5 +32,6 @@ __all__ = [
     "Interrupted",
     "OffrankError",
     "UsageError",
+    "__version__",
     "load",
 ]

@@ -12,18 +12,18 @@ from typing import Any, ClassVar, Self
 import gymnasium as gym
 from numpy.typing import ArrayLike
 
-from offrank.arrays import FloatArray, IntArray
-from offrank.config import RunConfig, as_stored, configure, resolve
+from offrank.core.arrays import FloatArray, IntArray
+from offrank.core.errors import UsageError
+from offrank.display.plots import plot_runs
+from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Engine, Gpu, make_engine, on_cluster, on_ray
-from offrank.errors import UsageError
-from offrank.evaluation import evaluate_policy
-from offrank.launch import holds_run, make_folder, open_run, stored_config
-from offrank.plotting import plot_runs
-from offrank.policy import LinearPolicy
-from offrank.progress import drive_shown
-from offrank.run import Callback, Run
-from offrank.runfolder import CHECKPOINT, CURVE
-from offrank.saved import ASK_TELL, Saved
+from offrank.policies.trained import LinearPolicy
+from offrank.runs.config import RunConfig, as_stored, configure, resolve
+from offrank.runs.evaluation import evaluate_policy
+from offrank.runs.folder import CHECKPOINT, CURVE
+from offrank.runs.opening import holds_run, make_folder, open_run, stored_config
+from offrank.runs.run import Callback, Run
+from offrank.runs.saved import ASK_TELL, Saved
 
 Env = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
 
@@ -326,7 +326,7 @@ def _own_engine(
     clip: bool | None,
     cluster: Cluster | None,
 ) -> Engine:
-    from offrank.engines.gymnasium import GymnasiumEngine
+    from offrank.engines.gymnasium.engine import GymnasiumEngine
 
     if not isinstance(env, gym.Env) and not callable(env):
         raise UsageError(

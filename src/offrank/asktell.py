@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offrank.agents import Agent
-from offrank.arrays import FloatArray
-from offrank.checkpoint import load_arrays, save_arrays
-from offrank.config import RunConfig, resolve
+from offrank.core.arrays import FloatArray
+from offrank.core.errors import FileFormatError, UsageError
+from offrank.core.files import load_arrays, save_arrays
+from offrank.core.noise import Role
+from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory, check_finite
 from offrank.engines.base import EnvInfo
-from offrank.errors import FileFormatError, UsageError
-from offrank.launch import open_run, stored_config
-from offrank.noise import Role
-from offrank.policy import LinearPolicy
-from offrank.record import policy_for
-from offrank.rollouts import Episode, Request, Rollouts, Trajectory, check_finite
-from offrank.saved import ASK_TELL
+from offrank.policies.trained import LinearPolicy
+from offrank.runs.config import RunConfig, resolve
+from offrank.runs.opening import open_run, stored_config
+from offrank.runs.record import policy_for
+from offrank.runs.saved import ASK_TELL
 
 
 @dataclass(frozen=True)

@@ -1,150 +1,151 @@
-"""Driving runs: one engine serves whatever the runs ask for at the moment, side by side.
-
-A single run is a fleet of one. Nobody waits for another's phase: as soon as a run's request is complete, its next one
-joins what the engine is doing. Where the engine is a GPU, the critics of all runs that have new transitions at the
-moment are trained there together.
-"""
+"""Many runs of one task from Python: seeds x algorithms x hyperparameters, side by side on one engine."""
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cache, partial
-from types import FrameType
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
 
-from offrank.engines.base import Engine
-from offrank.errors import EpisodeError, Interrupted, OffrankError
-from offrank.noise import make_room
-from offrank.rankers.tutor import torch_tutor
-from offrank.rollouts import Request, Rollouts
-from offrank.run import Run
-
-POLL = 0.1  # seconds between looks at the clock, the signals and the progress display
-
-
-class Signals:
-    """Remembers the signal that asked us to stop, so that it is honoured between two control steps."""
-
-    def __init__(self) -> None:
-        self.caught: int | None = None
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.caught is not None:  # asked twice: at once
-            raise KeyboardInterrupt
-        self.caught = signum
+from offrank.core.errors import UsageError
+from offrank.display.plots import plot_runs
+from offrank.display.progress import drive_shown
+from offrank.engines import Cluster, Gpu, make_engine
+from offrank.policies.trained import LinearPolicy
+from offrank.runs.config import RunConfig, as_stored, configure, resolve, task_default
+from offrank.runs.folder import CURVE
+from offrank.runs.opening import folder_name, open_run, stored_config
+from offrank.runs.run import Run
 
 
-@contextmanager
-def catching_signals() -> Iterator[Signals]:
-    """Catch Ctrl-C and SIGTERM while inside, where that is possible (only the main thread may)."""
-    signals = Signals()
-    if threading.current_thread() is not threading.main_thread():
-        yield signals
-        return
-    before = {number: signal.signal(number, signals) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield signals
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def drive(
-    runs: Iterable[Run], engine: Engine, tick: Callable[[], None] | None = None, side_by_side: int | None = None
-) -> None:
-    """Drive runs to their end.
+class Fleet:
+    """Runs of one task that are trained together.
 
     Args:
-        runs: not yet started. Each is taken when there is room for it, so they may be opened one by one.
-        engine: with nothing under way.
-        tick: called several times a second.
-        side_by_side: how many runs go at a time; None for all.
+        task: one of our tasks, or a Gymnasium id.
+        algos: names of algorithms, such as op-ars.
+        seeds: of the runs.
+        ranker: instead of the one the algorithms imply.
+        grid: values to try of hyperparameters, by name; every combination is a run of each algorithm and seed.
+        engine, threads, workers, env_args, clip_actions, gpu, cluster: see `offrank.engines.make_engine`.
+        horizon: steps an episode; by default the environment's own.
+        hyperparameters: by name, the same for every run; the task's presets fill in the rest.
 
-    Raises:
-        Interrupted: by a signal; the runs under way were saved, and go on from there to the same bits. It holds the
-            failures there were until then.
-        OffrankError: an episode of a run failed, and that run was saved as it stood before; the others went on to their
-            end. Or the engine failed, and all were saved.
+    A run in a fleet has the bits it has alone, on engines that are exact.
     """
-    waiting: dict[int, tuple[Run, Request]] = {}
-    begun: list[Run] = []
-    tutor = cache(torch_tutor)  # made when there is something to teach: PyTorch takes its time to load
-    to_come = iter(runs)
-    failures: list[OffrankError] = []
 
-    def submit(run: Run) -> None:
-        for request in run.take():
-            waiting[engine.submit(request)] = (run, request)
+    def __init__(
+        self,
+        task: str,
+        algos: str | Sequence[str] = "op-ars",
+        seeds: Iterable[int] = range(8),
+        *,
+        ranker: str | None = None,
+        grid: Mapping[str, Sequence[Any]] | None = None,
+        engine: str = "auto",
+        threads: int = 0,
+        workers: int | None = None,
+        env_args: dict[str, Any] | None = None,
+        clip_actions: bool | None = None,
+        gpu: Gpu | None = None,
+        cluster: Cluster | None = None,
+        horizon: int | None = None,
+        **hyperparameters: Any,
+    ):
+        if not isinstance(seeds, Iterable):
+            raise UsageError(f"seeds = {seeds!r}: must be a list of numbers, such as range(8)")
+        algos, seeds, grid = [algos] if isinstance(algos, str) else list(algos), list(seeds), dict(grid or {})
+        for name, values in grid.items():
+            if isinstance(values, str) or not isinstance(values, Iterable):
+                raise UsageError(f"grid: {name} = {values!r} must be a list of values to try, such as [{values!r}]")
+        if twice := [name for name in grid if name in hyperparameters]:
+            raise UsageError(f"{twice[0]} is given both in the grid and for every run")
+        variants = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+        if not (algos and seeds and variants):
+            raise UsageError("a fleet needs at least one algorithm, one seed and one value of each setting in its grid")
+        stored_args = as_stored(env_args or {})
+        recipes = [(v, resolve(task, algo, ranker, hyperparameters | v)) for algo in algos for v in variants]
+        self.engine = make_engine(
+            task,
+            engine,
+            threads=threads,
+            workers=workers,
+            env_args=env_args,
+            clip_actions=clip_actions,
+            gpu=gpu,
+            cluster=cluster,
+        )
+        settings: dict[str, Any] = {"engine": engine, "horizon": horizon, "clip_actions": clip_actions}
+        settings["env_args"] = stored_args
+        self._configs: dict[str, RunConfig] = {}  # by the name of the run's folder
+        for (variant, recipe), seed in product(recipes, seeds):
+            config = configure(task, recipe, self.engine.info, seed=seed, **settings)
+            label = "-".join([recipe.algo, *(f"{name}{value}" for name, value in variant.items())])
+            folder = folder_name(config.task, label, seed)
+            if folder in self._configs:
+                raise UsageError(f"the fleet has {folder} twice: name every algorithm, seed and value once")
+            self._configs[folder] = config
+        self.runs: list[Run] = []  # of the last `learn`
 
-    def move_on(run: Run, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except OffrankError as error:
-            failures.append(error)
-            _pause(run)
-        if run.done:
-            for other in [t for t, (r, _) in waiting.items() if r is run]:
-                engine.drop(other)
-                del waiting[other]
-        submit(run)
+    def learn(
+        self,
+        total_steps: int | None = None,
+        *,
+        iterations: int | None = None,
+        threshold: float | None = None,
+        eval_every: int = 10,
+        eval_episodes: int = 100,
+        out: str | Path | None = None,
+        resume: bool = False,
+        progress: bool = False,
+        side_by_side: int | None = None,
+        checkpoint_seconds: float = 30.0,
+    ) -> list[dict[str, Any]]:
+        """Train every run until a limit is reached; returns their results, in the order of algorithms, grid and seeds.
 
-    def receive(ticket: int, outcome: Rollouts | EpisodeError) -> None:
-        run, request = waiting.pop(ticket)
-        move_on(run, partial(run.receive, request, outcome))
+        Args:
+            total_steps: of each run; the iteration they run out in is finished.
+            iterations: likewise, in iterations.
+            threshold: a run stops at its first evaluation whose mean return reaches it; by default the task's own.
+            eval_every: iterations between evaluations, which are not counted; 0 for none.
+            eval_episodes: episodes an evaluation.
+            out: a folder that gets a run folder a run.
+            resume: continue what is in `out`.
+            progress: show it on stderr.
+            side_by_side: how many runs go at a time; None for all.
+            checkpoint_seconds: the longest time between checkpoints of a run.
 
-    def teach(at_least: int) -> None:
-        """Carry out the lessons that runs wait for, if there are so many."""
-        if engine.device is None:
-            return  # runs do that themselves
-        pupils = [(run, run.lesson) for run in under_way() if run.lesson is not None]
-        if len(pupils) < at_least:
-            return
-        together = tutor(engine.device)
-        memories = together.teach(pupils) if together else [lesson.carry_out() for _, lesson in pupils]
-        for (run, _), memory in zip(pupils, memories, strict=True):
-            move_on(run, partial(run.taught, memory))
+        Raises:
+            Interrupted: by Ctrl-C or SIGTERM; what is in `out` goes on with resume=True, to the same bits.
+            OffrankError: a run failed; the others went on to their end.
+        """
+        if total_steps is None and iterations is None:
+            raise UsageError("say when to stop: total_steps or iterations")
+        if side_by_side is not None and side_by_side < 1:
+            raise UsageError(f"side_by_side = {side_by_side}: must be at least 1, or None for all")
+        limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations}
+        given: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes}
+        self.runs = []
+        for name, config in self._configs.items():
+            goal = threshold if threshold is not None else task_default(config.task, "threshold")
+            wanted = replace(config, **given, **limits, threshold=goal)
+            folder = None if out is None else Path(out) / name
+            if folder is not None and resume:
+                stored_config(folder, config.task, {}, given)  # raises if it holds another run
+            self.runs.append(open_run(wanted, self.engine.info, folder, resume, checkpoint_seconds=checkpoint_seconds))
+        drive_shown(self.runs, self.engine, sys.stderr, progress, side_by_side)
+        for run in self.runs:
+            if run.folder is not None:
+                plot_runs([run.folder], run.folder / CURVE)
+        return [run.result for run in self.runs]
 
-    def under_way() -> list[Run]:
-        begun[:] = [run for run in begun if not run.done]
-        return begun
+    @property
+    def best_policies(self) -> list[LinearPolicy]:
+        """The best policy of each run, by its evaluations."""
+        return [run.best_of_all[1] for run in self.runs]
 
-    def take_up() -> None:
-        more = False
-        while (side_by_side is None or len(under_way()) < side_by_side) and (run := next(to_come, None)) is not None:
-            run.hands_out_lessons = engine.device is not None
-            run.start()
-            begun.append(run)
-            submit(run)
-            more = True
-        if more:
-            make_room(2 * sum(run.direction_bytes for run in under_way()))
-
-    with catching_signals() as signals:
-        try:
-            take_up()
-            while waiting or under_way():
-                completed = engine.completed(POLL)
-                for ticket, outcome in completed:
-                    if ticket in waiting:  # not dropped a moment ago
-                        receive(ticket, outcome)
-                teach(at_least=1 + len(under_way()) // 2 if completed else 1)  # together, but nobody waits long
-                take_up()
-                if tick is not None:
-                    tick()
-                if signals.caught is not None:
-                    raise Interrupted(signals.caught, failures)
-        except (OffrankError, KeyboardInterrupt):
-            for run in list(under_way()):
-                _pause(run)
-            engine.cancel()
-            raise
-    if failures:
-        raise failures[0]
-
-
-def _pause(run: Run) -> None:
-    """Save a run as it stands. One that cannot be saved keeps its last checkpoint, and must not keep others from it."""
-    with suppress(OffrankError):
-        run.pause()
+    def close(self) -> None:
+        """Give back the engine's threads, processes and memory."""
+        self.engine.close()

@@ -1,4 +1,4 @@
-"""The command line: one verb a job.
+"""The command line: one verb per job. Only the module of the verb that was asked for is imported.
 
 Exit status: 0 for any planned end, 1 when something failed at run time, 2 for a usage error, 128 + signal after a
 signal and a saved checkpoint.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from offrank.cli.options import Parser, unknown_flag
-from offrank.errors import Interrupted, OffrankError, UsageError, did_you_mean
+from offrank.core.errors import Interrupted, OffrankError, UsageError, did_you_mean
 
 DESCRIPTION = """\
 Train simple policies with evolution strategies on as few environment interactions as possible.
@@ -21,28 +22,43 @@ Train simple policies with evolution strategies on as few environment interactio
   offrank plot runs/* --out curves.png
 """
 
+VERBS = {  # verb: the module that adds its parser, and what the verb is for
+    "train": ("offrank.cli.train", "train a policy"),
+    "evaluate": ("offrank.cli.inspect", "measure a saved policy"),
+    "plot": ("offrank.cli.inspect", "draw learning curves"),
+    "record": ("offrank.cli.show", "write a video of a policy"),
+    "play": ("offrank.cli.show", "watch a policy in a window"),
+    "reproduce": ("offrank.lab.cli.reproduce", "the paper's tables and figures"),
+    "report": ("offrank.lab.cli.report", "one page of tables and interactive figures"),
+    "rank-quality": ("offrank.lab.cli.rank_quality", "measure how good rankings are"),
+    "bench": ("offrank.lab.cli.bench", "measure speed"),
+}
 
-def build_parser() -> tuple[Parser, dict[str, Parser]]:
-    from offrank.cli import bench, inspect, rank_quality, report, reproduce, show, train
 
+def build_parser(verb: str | None) -> tuple[Parser, dict[str, Parser]]:
+    """The parser of one verb; the others are only named in it."""
     parser = Parser(prog="offrank", description=DESCRIPTION)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser, required=True)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    for module in (train, inspect, show, reproduce, report, rank_quality, bench):
-        module.add_parser(verbs)
+    wanted = VERBS[verb][0] if verb in VERBS else None
+    if wanted is not None:
+        import_module(wanted).add_parser(verbs)
+    for name, (module, help) in VERBS.items():
+        if module != wanted:
+            verbs.add_parser(name, help=help)
     return parser, verbs.choices
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    parser, verbs = build_parser()
     if words == ["--version"]:
-        from importlib.metadata import version
+        from offrank.core.version import VERSION
 
-        print(f"offrank {version('offrank')}")
+        print(f"offrank {VERSION}")
         return 0
+    parser, verbs = build_parser(words[0] if words else None)
     if words and not words[0].startswith("-") and words[0] not in verbs:
-        parser.error(f"unknown verb {words[0]!r}: one of {', '.join(verbs)}{did_you_mean(words[0], verbs)}")
+        parser.error(f"unknown verb {words[0]!r}: one of {', '.join(VERBS)}{did_you_mean(words[0], VERBS)}")
     if words and words[0].startswith("-") and words[0] not in parser.known_flags():
         unknown_flag(parser, words[0])
     args, rest = parser.parse_known_args(words)

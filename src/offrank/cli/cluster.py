@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from offrank.checkpoint import parse_json
 from offrank.cli.options import setting
+from offrank.core.errors import UsageError
+from offrank.core.files import parse_json
 from offrank.engines import Cluster, on_cluster
-from offrank.errors import UsageError
 
 FLAGS = ("address", "cpus_per_worker", "resource", "episode_seconds", "mixed_nodes", "runtime_env")
 

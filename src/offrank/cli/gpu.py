@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from offrank.cli.options import count
+from offrank.core.errors import UsageError
 from offrank.engines import Gpu
-from offrank.errors import UsageError
 
 FLAGS = ("worlds", "device", "deterministic")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from offrank.cli import gpu
 from offrank.cli.options import count, natural
-from offrank.evaluation import evaluate_policy
-from offrank.saved import WHICH, Saved
+from offrank.runs.evaluation import evaluate_policy
+from offrank.runs.saved import WHICH, Saved
 
 
 def add_parser(verbs: Any) -> None:
@@ -63,7 +63,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def plot(args: argparse.Namespace) -> int:
-    from offrank.plotting import plot_runs, run_folders
+    from offrank.display.plots import plot_runs, run_folders
 
     folders = run_folders(args.paths)
     plot_runs(folders, args.out)

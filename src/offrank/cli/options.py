@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-from offrank.errors import did_you_mean
+from offrank.core.errors import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):

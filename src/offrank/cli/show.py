@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from offrank.cli.options import count, natural
+from offrank.core.errors import UsageError, require
+from offrank.display.video import frame_rate, open_stage, perform, showing, write_video
 from offrank.engines import native_name
-from offrank.errors import UsageError, require
-from offrank.saved import WHICH, Saved
-from offrank.showing import frame_rate, open_stage, perform, showing, write_video
+from offrank.runs.saved import WHICH, Saved
 
 
 def add_parser(verbs: Any) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 from offrank.cli import cluster, gpu
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
-from offrank.config import ALGORITHMS, RunConfig, configure, convert, resolve, task_default
+from offrank.core.errors import UsageError
+from offrank.display.progress import drive_shown
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
-from offrank.errors import UsageError
-from offrank.launch import folder_name, holds_run, open_run, stored_config
-from offrank.progress import drive_shown
-from offrank.run import Run
-from offrank.runfolder import CURVE
+from offrank.runs.config import ALGORITHMS, RunConfig, configure, convert, resolve, task_default
+from offrank.runs.folder import CURVE
+from offrank.runs.opening import folder_name, holds_run, open_run, stored_config
+from offrank.runs.run import Run
 
 DEFAULT_BUDGET = 1_000_000  # steps, for a task without presets when no limit is given
 
@@ -187,13 +187,13 @@ def _new(
 def _callbacks(args: argparse.Namespace, folder: Path) -> tuple[Any, ...]:
     if not args.tensorboard:
         return ()
-    from offrank.tensorboard import TensorBoard
+    from offrank.display.tensorboard import TensorBoard
 
     return (TensorBoard(folder / "tensorboard"),)
 
 
 def _report(runs: list[Run], args: argparse.Namespace, folders: dict[tuple[str, int], Path]) -> None:
-    from offrank.plotting import plot_runs
+    from offrank.display.plots import plot_runs
 
     for folder in folders.values():
         plot_runs([folder], folder / CURVE)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from offrank.core.errors import UsageError, did_you_mean
 from offrank.engines.base import Engine, EnvInfo
-from offrank.engines.cluster import Cluster
-from offrank.engines.gpu import Gpu
-from offrank.engines.mujoco import MujocoEngine, is_built
+from offrank.engines.native.engine import MujocoEngine, is_built
 from offrank.engines.numpy import NumpyEngine
-from offrank.errors import UsageError, did_you_mean
+from offrank.engines.ray.cluster import Cluster
+from offrank.engines.warp.gpu import Gpu
 from offrank.tasks import LQR, NATIVE, TASKS
 
 NOT_BUILT = "the mujoco engine's compiled part was not built: install a C compiler and reinstall offrank"
@@ -102,11 +102,11 @@ def make_engine(
             return _native(native, threads)
         if cluster is not None:
             raise UsageError("the workers of a cluster hold mujoco, gymnasium or numpy, not warp")
-        from offrank.engines.warp import WarpEngine
+        from offrank.engines.warp.engine import WarpEngine
 
         return WarpEngine(TASKS[native], gpu or Gpu())
-    from offrank.engines.environment import registered
-    from offrank.engines.gymnasium import GymnasiumEngine
+    from offrank.engines.gymnasium.engine import GymnasiumEngine
+    from offrank.engines.gymnasium.stage import registered
 
     clip = native is None if clip_actions is None else clip_actions
     if cluster is not None and ":" in task:  # the module is imported by the workers: perhaps only they have it
@@ -119,7 +119,7 @@ def make_engine(
 
 def on_ray(make: Callable[[], Engine], cluster: Cluster, workers: int | None, slots: int = 1) -> Engine:
     """An engine on a cluster, each of whose workers holds what `make` makes and runs `slots` episodes at once."""
-    from offrank.engines.ray import RayEngine
+    from offrank.engines.ray.engine import RayEngine
 
     return RayEngine(make, cluster, workers, slots)
 

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from offrank.arrays import FloatArray, Metrics
-from offrank.errors import EpisodeError
-from offrank.normalizer import Whitening
-from offrank.rollouts import Episode, Request, Rollouts
+from offrank.core.arrays import FloatArray, Metrics
+from offrank.core.errors import EpisodeError
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Episode, Request, Rollouts
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from offrank.arithmetic import act
-from offrank.arrays import BoolArray, FloatArray, IntArray
+from offrank.core.arithmetic import act
+from offrank.core.arrays import BoolArray, FloatArray, IntArray
+from offrank.core.rollouts import Episode, Request, Trajectory
 from offrank.engines.base import Engine, EnvInfo
-from offrank.rollouts import Episode, Request, Trajectory
 from offrank.tasks.lqr import LQR
 
 TOGETHER = 2048  # episodes simulated at once: bounds the memory, not the outcome

@@ -9,8 +9,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from offrank.arrays import FloatArray
-from offrank.errors import EpisodeError, UsageError
+from offrank.core.arrays import FloatArray
+from offrank.core.errors import EpisodeError, UsageError
 from offrank.tasks.locomotion import TASKS, Fields
 from offrank.tasks.lqr import LQR
 from offrank.tasks.models import DIVERGED, quiet_mujoco

@@ -22,8 +22,8 @@ import mujoco
 import numpy as np
 from numpy.random import Generator
 
-from offrank.arrays import BoolArray, FloatArray
-from offrank.noise import Purpose, philox
+from offrank.core.arrays import BoolArray, FloatArray
+from offrank.core.noise import Purpose, philox
 from offrank.tasks.models import load_model
 
 Fields = Mapping[str, FloatArray]  # MjData fields of E simulations: qpos (E, nq), qvel (E, nv), xpos (E, nbody, 3), ...

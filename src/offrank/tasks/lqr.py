@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.random import Generator
 
-from offrank.arrays import BoolArray, FloatArray, Metrics
-from offrank.noise import Purpose, philox
-from offrank.normalizer import Whitening
+from offrank.core.arrays import BoolArray, FloatArray, Metrics
+from offrank.core.noise import Purpose, philox
+from offrank.core.normalizer import Whitening
 
 NAME = "LQR"
 

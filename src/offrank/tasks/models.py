@@ -13,7 +13,7 @@ from typing import Any
 
 import mujoco
 
-from offrank.errors import UsageError
+from offrank.core.errors import UsageError
 
 # MuJoCo resets a simulation that diverged and goes on; only these of its warning counters tell
 DIVERGED = slice(mujoco.mjtWarning.mjWARN_BADQPOS.value, mujoco.mjtWarning.mjWARN_BADCTRL.value + 1)

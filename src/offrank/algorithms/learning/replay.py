@@ -1,0 +1,89 @@
+"""The transitions a critic learns from: the last so many, as plain arrays of single precision.
+
+A row is a state that was seen, an episode's rows in order. Each row but an episode's last is the start of a k-step
+transition, and `ahead` says how many rows further it ends, so that no state is stored twice and cutting off the oldest
+rows never breaks a transition. States are stored raw: the normaliser drifts with the run.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offrank.core.arrays import FloatArray, Memory
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Trajectory
+
+
+def empty(p: int, n: int) -> Memory:
+    """No rows yet: state (L, n), action (L, p), gain (L,), boot (L,), ahead (L,)."""
+    return {
+        "state": np.zeros((0, n), dtype=np.float32),
+        "action": np.zeros((0, p), dtype=np.float32),
+        "gain": np.zeros(0, dtype=np.float32),  # discounted rewards of the k steps
+        "boot": np.zeros(0, dtype=np.float32),  # what the value of the state they lead to is multiplied by
+        "ahead": np.zeros(0, dtype=np.int64),  # rows to that state; 0 where no transition starts
+    }
+
+
+def rows(trajectory: Trajectory, W: FloatArray, whitening: Whitening, shift: float, k: int, discount: float) -> Memory:
+    """The T + 1 rows of an episode of the policy W (p, n): its k-step transitions, fewer than k steps at the end.
+
+    An episode that the task ended is worth nothing afterwards; one cut by the horizon would have gone on.
+    """
+    rewards = trajectory.rewards - shift
+    T = len(rewards)
+    seen = np.concatenate([trajectory.observations, trajectory.last[None]])
+    gain, steps = np.zeros(T), np.minimum(k, T - np.arange(T))
+    for j in range(min(k, T)):
+        gain[: T - j] += discount**j * rewards[j:]
+    boot = discount ** steps.astype(float)
+    if trajectory.terminated:
+        boot[np.arange(T) + steps == T] = 0.0
+    values = {"state": seen, "action": whitening(seen) @ W.T, "gain": gain, "boot": boot, "ahead": steps}
+    out: Memory = {}
+    for name, like in empty(*W.shape).items():
+        out[name] = np.zeros((T + 1, *like.shape[1:]), dtype=like.dtype)
+        out[name][: len(values[name])] = values[name]
+    return out
+
+
+def extend(replay: Memory, new: Sequence[Memory], limit: int) -> Memory:
+    """The replay with new episodes' rows at its end, no more than `limit` rows in all. The old one stays as it is."""
+    return {name: _extended(rows, [r[name] for r in new], limit) for name, rows in replay.items()}
+
+
+@dataclass
+class _Room:
+    """An array with more rows than are taken yet."""
+
+    array: NDArray[Any]
+    taken: int
+
+
+_rooms: dict[
+    int, tuple[weakref.ref[NDArray[Any]], _Room]
+] = {}  # by id of the array that ends where the free rows begin
+
+
+def _extended(rows: NDArray[Any], new: Sequence[NDArray[Any]], limit: int) -> NDArray[Any]:
+    """Rows with others after them, the last so many of all. Written into the free rows behind them where there are
+    any, so that a long replay is not copied in every iteration; whoever holds `rows` sees what it saw before."""
+    count = sum(len(r) for r in new)
+    held, room = _rooms.pop(id(rows), (None, None))
+    if room is None or held is None or held() is not rows or room.taken + count > len(room.array):
+        kept = rows[max(0, len(rows) + count - limit) :]
+        room = _Room(np.empty((len(kept) + count + limit // 2, *rows.shape[1:]), dtype=rows.dtype), len(kept))
+        room.array[: len(kept)] = kept
+    if count:
+        np.concatenate(new, out=room.array[room.taken : room.taken + count])
+    room.taken += count
+    longer = room.array[max(0, room.taken - limit) : room.taken]
+    key = id(longer)
+    _rooms[key] = weakref.ref(longer, lambda _: _rooms.pop(key, None)), room
+    return longer

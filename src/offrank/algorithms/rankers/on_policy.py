@@ -1,0 +1,27 @@
+"""Classic ARS ranking: run every candidate pair, keep the b whose better sign did best.
+
+H. Mania, A. Guy, B. Recht, "Simple random search of static linear policies is competitive for reinforcement learning",
+NeurIPS 2018 (https://arxiv.org/abs/1803.07055), Algorithm 2, step 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from offrank.algorithms.rankers.base import Ranker, Ranking, top
+from offrank.core.arrays import Memory
+from offrank.core.candidates import Asking, Candidates
+
+
+@dataclass(frozen=True)
+class OnPolicy(Ranker):
+    """2N episodes an iteration, all counted in the state statistics; 2b of them move the policy."""
+
+    name: ClassVar[str] = "on-policy"
+
+    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
+        pairs = yield from candidates.evaluate(np.arange(candidates.N))
+        return Ranking(chosen=top(pairs.best, candidates.b), scores=pairs.best, pairs=pairs)

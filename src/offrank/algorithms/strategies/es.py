@@ -1,0 +1,62 @@
+"""Evolution strategies as OpenAI has them, and OP-ES when the ranker is off-policy.
+
+T. Salimans et al., "Evolution Strategies as a Scalable Alternative to Reinforcement Learning", 2017
+(https://arxiv.org/abs/1703.03864): antithetic samples, returns replaced by their centred ranks, Adam, weight decay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from offrank.algorithms.strategies.base import Strategy, return_deviation
+from offrank.core.arithmetic import one_blas_thread
+from offrank.core.arrays import FloatArray, Memory, Metrics
+from offrank.core.candidates import Candidates, Pairs
+
+
+@dataclass(frozen=True)
+class ES(Strategy):
+    """theta += Adam(g - weight_decay * theta), g = 1 / (2 b) * sum (s+ - s-) eps over ranks s, as the paper's code."""
+
+    name: ClassVar[str] = "es"
+
+    learning_rate: float = 0.01
+    weight_decay: float = 0.005
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("positive", lambda value: value > 0, "learning_rate")
+        self._check("not negative", lambda value: value >= 0, "weight_decay")
+        self._check("in [0, 1)", lambda value: 0 <= value < 1, "beta1", "beta2")
+
+    def memory(self, p: int, n: int) -> Memory:
+        return {"m": np.zeros((p, n)), "v": np.zeros((p, n)), "t": np.zeros((), dtype=np.int64)}
+
+    def update(self, candidates: Candidates, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
+        theta, b = candidates.M, len(used.index)
+        shaped = centred_ranks(np.concatenate([used.plus, used.minus]))
+        eps = candidates.directions.take(used.index)
+        with one_blas_thread():
+            total = np.tensordot(shaped[:b] - shaped[b:], eps, axes=1)
+        g = total / (2 * b) - self.weight_decay * theta
+
+        t = int(memory["t"]) + 1
+        m = self.beta1 * memory["m"] + (1 - self.beta1) * g
+        v = self.beta2 * memory["v"] + (1 - self.beta2) * g * g
+        step = m / (1 - self.beta1**t) / (np.sqrt(v / (1 - self.beta2**t)) + 1e-8)
+        after: Memory = {"m": m, "v": v, "t": np.array(t, dtype=np.int64)}
+        return theta + self.learning_rate * step, after, {"sigma_R": return_deviation(used)}
+
+
+def centred_ranks(values: FloatArray) -> FloatArray:
+    """Ranks spread evenly over [-0.5, 0.5], (m,); equal values share their mean rank, so equal returns give 0."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    rank = (last - (count + 1) / 2)[place]
+    centred: FloatArray = rank / max(len(values) - 1, 1) - 0.5
+    return centred

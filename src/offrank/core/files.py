@@ -1,0 +1,131 @@
+"""Files that hold arrays and numbers: written atomically, checksummed, and read without executing code.
+
+A file is a NumPy `.npz` archive: the arrays, a JSON document `meta`, and a SHA-256 over all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offrank.core.arrays import Memory
+from offrank.core.errors import FileFormatError, OffrankError, UsageError
+
+FORMAT = 1
+_META, _DIGEST = "meta", "sha256"
+# what NumPy and zipfile raise on a file that is cut short, damaged, foreign or a trap
+_UNREADABLE = (ValueError, TypeError, KeyError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file by new content: whoever reads it sees the old or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")  # one name, so that what a crash leaves is overwritten next time
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        reason = error.strerror or error
+        raise OffrankError(f"cannot write {path}: {reason} (what was there before is intact)") from error
+    with suppress(OSError, AttributeError):  # make the new name durable too, where folders can be synced
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    write_atomically(path, (json.dumps(data, indent=2, default=_plain) + "\n").encode())
+
+
+def parse_json(path: Path) -> Any:
+    """Whatever a JSON file holds.
+
+    Raises:
+        UsageError: it cannot be read.
+        FileFormatError: it is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise FileFormatError(f"{path} is damaged: it is not JSON") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    data = parse_json(path)
+    if not isinstance(data, dict):
+        raise FileFormatError(f"{path} is not an offrank file")
+    return data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def save_arrays(path: Path, kind: str, arrays: Memory, meta: Mapping[str, Any]) -> None:
+    """Write arrays and a JSON-able document to one file of the given kind."""
+    text = json.dumps({"offrank": FORMAT, "kind": kind, **meta}, default=_plain).encode()
+    named: dict[str, NDArray[Any]] = {**arrays, _META: np.frombuffer(text, dtype=np.uint8)}
+    named[_DIGEST] = np.frombuffer(_digest(named), dtype=np.uint8)
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **named)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_arrays(path: Path, *kinds: str) -> tuple[str, Memory, dict[str, Any]]:
+    """Read a file of one of the given kinds: its kind, arrays and document.
+
+    Raises:
+        UsageError: there is no such file.
+        FileFormatError: it is truncated, damaged, altered, or not ours.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            arrays: Memory = {name: archive[name] for name in archive.files}
+    except _UNREADABLE as error:
+        raise FileFormatError(f"{path} is truncated, damaged, or not an offrank file") from error
+    if not {_META, _DIGEST} <= set(arrays):
+        raise FileFormatError(f"{path} is not an offrank file")
+    digest = arrays.pop(_DIGEST).tobytes()
+    if digest != _digest(arrays):
+        raise FileFormatError(f"{path} is damaged or was altered: its checksum does not match")
+    meta = json.loads(arrays.pop(_META).tobytes())
+    if meta.get("offrank") != FORMAT:
+        raise FileFormatError(f"{path} is of format {meta.get('offrank')}, this version reads {FORMAT}")
+    if meta["kind"] not in kinds:
+        raise FileFormatError(f"{path} holds a {meta['kind']}, not a {' or a '.join(kinds)}")
+    return meta["kind"], arrays, meta
+
+
+def _digest(arrays: Memory) -> bytes:
+    hasher = hashlib.sha256()
+    for name in sorted(arrays):
+        value = np.ascontiguousarray(arrays[name])
+        hasher.update(f"{name}|{value.dtype.str}|{arrays[name].shape}|".encode())
+        hasher.update(value.tobytes())
+    return hasher.digest()

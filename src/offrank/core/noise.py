@@ -1,0 +1,157 @@
+"""Every random number of a run, as a function of what it is for.
+
+A counter-based generator (Philox) turns (seed, purpose, iteration, index) into numbers without any state to carry:
+a direction is rebuilt wherever it is needed from a few integers, so none ever crosses a wire or enters a checkpoint,
+and no result depends on who drew what first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.random import Generator, Philox
+
+from offrank.core.arrays import FloatArray, IntArray
+
+BLOCK = 32  # directions drawn from one generator: opening a generator costs as much as about a thousand numbers
+LEAST_ROOM, MOST_ROOM = 2**26, 2**30  # bytes of directions remembered
+
+
+class Purpose(IntEnum):
+    """What a stream of random numbers is for. Part of every key, so that no two streams coincide."""
+
+    DIRECTIONS = 1
+    EPISODE_SEEDS = 2
+    START_STATE = 3
+    PROCESS_NOISE = 4
+    EXPLORATION = 5
+    CRITIC = 6
+
+
+class Role(IntEnum):
+    """What an episode is for."""
+
+    BEHAVIOUR = 0
+    PLUS = 1
+    MINUS = 2
+    EVALUATION = 3
+
+
+def philox(seed: int, purpose: Purpose, a: int = 0, b: int = 0) -> Philox:
+    """The bit generator of one purpose. Streams that differ in any argument never overlap."""
+    return Philox(
+        key=np.array([seed, purpose], dtype=np.uint64),
+        counter=np.array([0, a, b, 0], dtype=np.uint64),
+    )
+
+
+def episode_seeds(seed: int, iteration: int, role: Role, index: IntArray) -> IntArray:
+    """Seeds of the episodes `index` (E,) of one role in one iteration: integers in [0, 2^31), which every
+    environment's `reset(seed=...)` accepts."""
+    if len(index) == 0:
+        return np.zeros(0, dtype=np.int64)
+    raw = philox(seed, Purpose.EPISODE_SEEDS, int(role), iteration).random_raw(int(index.max()) + 1)
+    return (np.asarray(raw)[index] >> np.uint64(33)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The directions delta_0 ... delta_{count-1} of one iteration, each (p, n) with i.i.d. standard normal entries.
+
+    Direction k depends on (seed, iteration, k) alone: the first b of N directions are those of a run that samples b.
+    Orthogonal directions are the same, but each turned to be orthogonal to those before it in its block, as far as the
+    weights have dimensions; their lengths stay.
+    """
+
+    seed: int
+    iteration: int
+    count: int
+    shape: tuple[int, int]
+    orthogonal: bool = False
+
+    def take(self, index: IntArray) -> FloatArray:
+        """Directions `index` (m,), as an (m, p, n) array."""
+        out = np.empty((len(index), *self.shape))
+        for block in np.unique(index // BLOCK):
+            here = index // BLOCK == block
+            out[here] = self._block(int(block))[index[here] % BLOCK]
+        return out
+
+    def one(self, index: int) -> FloatArray:
+        """Direction `index`, as a (p, n) array that must not be written to."""
+        direction: FloatArray = self._block(index // BLOCK)[index % BLOCK]
+        return direction
+
+    def blocks(self) -> Iterator[FloatArray]:
+        """All of them in order, as (m, p, n) arrays that must not be written to."""
+        return map(self._block, range(-(-self.count // BLOCK)))
+
+    def _block(self, block: int) -> FloatArray:
+        rows = min(BLOCK, self.count - block * BLOCK)
+        return _drawn.get((self.seed, self.iteration, block, rows, self.shape, self.orthogonal))
+
+
+def _orthogonal(block: FloatArray) -> FloatArray:
+    """Directions (m, p, n) made orthogonal, in groups of as many as there are dimensions; without BLAS, whose threads
+    would change bits."""
+    flat = block.reshape(len(block), -1)
+    d = flat.shape[1]
+    for first in range(0, len(flat), d):
+        units = np.empty((0, d))
+        for delta in flat[first : first + d]:  # one after the other, so that none depends on a later one
+            rest = delta - (units * (units * delta).sum(axis=1, keepdims=True)).sum(axis=0)
+            units = np.concatenate([units, (rest / np.sqrt((rest * rest).sum()))[None]])
+            delta[:] = np.sqrt((delta * delta).sum()) * units[-1]
+    return block
+
+
+_Key = tuple[int, int, int, int, tuple[int, int], bool]
+
+
+def make_room(directions: int) -> None:
+    """How many bytes of directions to remember, within bounds: as many as the runs under way ask for again."""
+    _drawn.keep(min(max(directions, LEAST_ROOM), MOST_ROOM))
+
+
+class _Drawn:
+    """The blocks drawn last, up to a number of bytes: an iteration asks for its directions up to four times, to rank,
+    to run each sign and to update, and drawing them again would be the largest part of its work."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self._blocks: OrderedDict[_Key, FloatArray] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: _Key) -> FloatArray:
+        with self._lock:
+            if key in self._blocks:
+                self._blocks.move_to_end(key)
+                return self._blocks[key]
+        seed, iteration, block, rows, shape, orthogonal = key
+        drawn = Generator(philox(seed, Purpose.DIRECTIONS, block, iteration)).standard_normal((rows, *shape))
+        if orthogonal:
+            drawn = _orthogonal(drawn)
+        with self._lock:
+            if key not in self._blocks:  # nobody else was quicker
+                self._blocks[key] = drawn
+                self._bytes += drawn.nbytes
+            self._forget()
+        return drawn
+
+    def keep(self, limit: int) -> None:
+        with self._lock:
+            self.limit = limit
+            self._forget()
+
+    def _forget(self) -> None:
+        while self._bytes > self.limit and len(self._blocks) > 1:
+            self._bytes -= self._blocks.popitem(last=False)[1].nbytes
+
+
+_drawn = _Drawn(LEAST_ROOM)

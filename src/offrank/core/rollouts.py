@@ -1,0 +1,130 @@
+"""The vocabulary between algorithms and engines: a Request asks for episodes, Rollouts are what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from offrank.core.arrays import FloatArray, IntArray
+from offrank.core.errors import EpisodeError
+from offrank.core.noise import Directions, Role
+from offrank.core.normalizer import Moments, Whitening
+
+
+@dataclass(frozen=True)
+class Request:
+    """E episodes to run. Episode i follows the linear policy base + sign[i] * scale * directions[index[i]].
+
+    The directions themselves are not here: whoever runs the episodes rebuilds them from a few integers.
+    """
+
+    base: FloatArray  # (p, n)
+    whitening: Whitening
+    seeds: IntArray  # (E,)
+    roles: IntArray  # (E,), see Role
+    index: IntArray  # (E,): direction of a perturbed policy; number of an unperturbed episode
+    horizon: int
+    scale: float = 0.0
+    directions: Directions | None = None
+    keep: bool = False  # whether the trajectories are wanted, or only their returns and moments
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def weights(self, episode: int) -> FloatArray:
+        """Weights (p, n) of one episode's policy."""
+        sign = _SIGN[Role(int(self.roles[episode]))]
+        if sign == 0.0 or self.directions is None:
+            return self.base
+        delta = self.directions.one(int(self.index[episode]))
+        weights: FloatArray = self.base + (sign * self.scale) * delta
+        return weights
+
+    def take(self, episodes: Sequence[int]) -> Request:
+        """The request for some of the episodes alone, in that order."""
+        at = list(episodes)
+        return replace(self, seeds=self.seeds[at], roles=self.roles[at], index=self.index[at])
+
+
+_SIGN = {Role.BEHAVIOUR: 0.0, Role.EVALUATION: 0.0, Role.PLUS: 1.0, Role.MINUS: -1.0}
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The T transitions of one episode, rewards as the environment paid them."""
+
+    observations: FloatArray  # (T, n), as the policy acted on them
+    rewards: FloatArray  # (T,)
+    terminated: bool  # whether the task ended the episode, rather than the horizon
+    last_observation: FloatArray | None = None  # (n,), where the last step led
+
+    @property
+    def last(self) -> FloatArray:
+        """(n,) where the last step led, or the last state seen where that is not known."""
+        return self.observations[-1] if self.last_observation is None else self.last_observation
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What one episode came to."""
+
+    total: float  # sum of the rewards as paid: a survival bonus is the algorithm's to subtract
+    length: int
+    mean: FloatArray  # (n,) of the states acted on
+    m2: FloatArray  # (n,)
+    trajectory: Trajectory | None = None
+
+    @staticmethod
+    def of(trajectory: Trajectory, keep: bool) -> Episode:
+        """Reduce a trajectory. The arrays are copied when kept, so the caller may reuse its buffers."""
+        observations, rewards = trajectory.observations, trajectory.rewards
+        mean = observations.mean(axis=0)
+        deviation = observations - mean
+        kept = None
+        if keep:
+            last = trajectory.last_observation
+            kept = Trajectory(
+                observations.copy(), rewards.copy(), trajectory.terminated, None if last is None else last.copy()
+            )
+        return Episode(float(rewards.sum()), len(rewards), mean, (deviation * deviation).sum(axis=0), kept)
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The outcome of a request, episode by episode in the request's order."""
+
+    totals: FloatArray  # (E,)
+    lengths: IntArray  # (E,)
+    moments: Moments
+    trajectories: tuple[Trajectory, ...] = ()  # one an episode when the request said keep, else none
+
+    @staticmethod
+    def of(episodes: Sequence[Episode]) -> Rollouts:
+        lengths = np.array([e.length for e in episodes], dtype=np.int64)
+        return Rollouts(
+            totals=np.array([e.total for e in episodes]),
+            lengths=lengths,
+            moments=Moments(lengths, np.stack([e.mean for e in episodes]), np.stack([e.m2 for e in episodes])),
+            trajectories=tuple(e.trajectory for e in episodes if e.trajectory is not None),
+        )
+
+    def episodes(self) -> list[Episode]:
+        """The episodes that these are the rollouts of: the inverse of `of`."""
+        kept = self.trajectories or (None,) * len(self.totals)
+        parts = (self.totals.tolist(), self.lengths.tolist(), self.moments.mean, self.moments.m2, kept)
+        return [Episode(*episode) for episode in zip(*parts, strict=True)]
+
+    @property
+    def steps(self) -> int:
+        return int(self.lengths.sum())
+
+
+def check_finite(observations: FloatArray, rewards: FloatArray, seed: int) -> None:
+    """Raise EpisodeError at the first step of an episode whose observation or reward is not finite."""
+    for name, values in (("reward", rewards[:, None]), ("observation", observations)):
+        bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+        if len(bad):
+            value = values[bad[0]][~np.isfinite(values[bad[0]])][0]
+            raise EpisodeError(f"non-finite {name} ({value})", seed, int(bad[0]))

@@ -1,0 +1,156 @@
+"""Learning curves. Colours are Okabe and Ito's, which stay apart for colour-blind readers; dashes help in print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offrank.core.arrays import Metrics
+from offrank.core.errors import OffrankError, UsageError
+from offrank.runs.config import RunConfig
+from offrank.runs.folder import CONFIG, METRICS
+from offrank.runs.metrics import read_metrics
+from offrank.runs.opening import read_config
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 3)))
+FORMATS = ("png", "svg", "pdf")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a run folder says of a run."""
+
+    config: RunConfig
+    records: list[Metrics]
+
+    @staticmethod
+    def read(folder: Path) -> Curve:
+        if not (folder / CONFIG).is_file() or not (folder / METRICS).is_file():
+            raise UsageError(f"{folder} is not a run folder: it has no {CONFIG} and {METRICS}")
+        return Curve(read_config(folder), read_metrics(folder / METRICS))
+
+    @property
+    def label(self) -> str:
+        return f"{self.config.algo} ({self.config.ranker})"
+
+    def evaluations(self) -> list[Metrics]:
+        return [r for r in self.records if r["kind"] == "evaluation"]
+
+    def crossing(self, threshold: float | None) -> Metrics | None:
+        """The first scheduled evaluation at which the mean return reaches a threshold."""
+        scheduled = (r for r in self.evaluations() if not r.get("final"))
+        return next((r for r in scheduled if threshold is not None and r["return_mean"] >= threshold), None)
+
+
+def run_folders(paths: Sequence[Path]) -> list[Path]:
+    """Run folders among the paths, and those directly inside a fleet's folder."""
+    found: list[Path] = []
+    for path in paths:
+        if (path / CONFIG).is_file():
+            found.append(path)
+            continue
+        inside = sorted(p.parent for p in path.glob(f"*/{CONFIG}"))
+        if not inside:
+            raise UsageError(f"{path} is not a run folder, and holds none")
+        found += inside
+    return found
+
+
+def plot_runs(folders: Sequence[Path], out: Path) -> None:
+    """Draw the runs' evaluations against training steps, a panel a task, a colour an algorithm."""
+    if out.suffix.lstrip(".") not in FORMATS:
+        raise UsageError(f"{out}: a picture ends in {', '.join('.' + f for f in FORMATS)}")
+    from matplotlib.figure import Figure
+
+    curves = [Curve.read(folder) for folder in folders]
+    tasks = list(dict.fromkeys(c.config.task for c in curves))
+    columns = min(len(tasks), 3)
+    rows = -(-len(tasks) // columns)
+    figure = Figure(figsize=(6.4 * columns, 4.2 * rows), layout="constrained")
+    for number, task in enumerate(tasks):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        _panel(axes, task, [c for c in curves if c.config.task == task])
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out, dpi=150)
+    except OSError as error:
+        raise OffrankError(f"cannot write {out}: {error.strerror or error}") from error
+
+
+def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
+    labels = list(dict.fromkeys(c.label for c in curves))
+    for curve in curves:
+        style = labels.index(curve.label)
+        colour, dash = COLOURS[style % len(COLOURS)], DASHES[style % len(DASHES)]
+        evaluations = curve.evaluations()
+        iterations = [r for r in curve.records if r["kind"] == "iteration"]
+        if len(curves) == 1 and iterations:
+            x = [r["steps"] for r in iterations]
+            axes.plot(x, [r["return_mean"] for r in iterations], color="0.75", lw=0.8, label="training episodes")
+            _trust(axes, iterations)
+        steps = [r["steps"] for r in evaluations]
+        mean = [r["return_mean"] for r in evaluations]
+        axes.plot(steps, mean, color=colour, ls=dash, lw=1.8, label=_once(axes, curve.label))
+        if len(curves) == 1:
+            std = [r["return_std"] for r in evaluations]
+            low, high = ([m + s * d for m, d in zip(mean, std, strict=True)] for s in (-1, 1))
+            axes.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0, label="± one standard deviation")
+        if (crossing := curve.crossing(curve.config.threshold)) is not None:
+            at = (crossing["steps"], crossing["return_mean"])
+            axes.plot(*at, "*", color=colour, mec="black", ms=13, label=_once(axes, "threshold first reached"))
+    threshold = curves[0].config.threshold
+    if threshold is not None:
+        axes.axhline(threshold, color="black", lw=1, ls=(0, (4, 3)))
+        axes.annotate(
+            f"threshold {threshold:g}", (0.01, threshold), xycoords=("axes fraction", "data"), va="bottom", fontsize=8
+        )
+    seeds = sorted({c.config.seed for c in curves})
+    axes.set_title(f"{task}, seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}")
+    axes.set_xlabel("environment steps of training")
+    axes.set_ylabel("mean return of an episode")
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+    axes.grid(alpha=0.25)
+    axes.legend(loc="best", fontsize=8, framealpha=0.6)
+
+
+def _trust(axes: Any, iterations: Sequence[Metrics]) -> None:
+    """How far a ranker was trusted, on an axis of its own, with the iterations that it ranked shaded."""
+    judged = [r for r in iterations if "ranker_trust" in r]
+    if not judged:
+        return
+    steps, trust = [r["steps"] for r in judged], [r["ranker_trust"] for r in judged]
+    beside = axes.twinx()
+    axes.set_zorder(beside.get_zorder() + 1)
+    axes.patch.set_visible(False)
+    beside.fill_between(
+        steps, -1, 1, where=[r["ranker_learned"] for r in judged], step="mid", color=COLOURS[5], alpha=0.15, lw=0
+    )
+    beside.plot(steps, trust, color=COLOURS[5], lw=1.0)
+    beside.set_ylim(-1, 1)
+    beside.set_ylabel("trust in the ranker (shaded: it ranked)", color=COLOURS[5])
+
+
+def _once(axes: Any, label: str) -> str:
+    """The label, unless a line of the panel carries it already."""
+    return "_" if label in axes.get_legend_handles_labels()[1] else label
+
+
+def short(value: float) -> str:
+    for unit, name in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:g}{name}"
+    return f"{value:g}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """[0, 1, 2, 5] as '0-2, 5'."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)

@@ -1,0 +1,24 @@
+"""Metrics for TensorBoard, by tensorboardX (`pip install 'offrank[tensorboard]'`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from offrank.core.arrays import Metrics
+from offrank.core.errors import require
+
+
+class TensorBoard:
+    """A callback that writes every number of every record, against training steps."""
+
+    def __init__(self, folder: Path):
+        self._writer: Any = require("tensorboardX", "tensorboard").SummaryWriter(str(folder))
+
+    def __call__(self, run: Any, record: Metrics) -> None:
+        kind, steps = record["kind"], record["steps"]
+        for name, value in record.items():
+            if isinstance(value, (int, float)) and name not in ("steps", "iteration"):
+                self._writer.add_scalar(f"{kind}/{name}", value, steps)
+        if kind == "evaluation":
+            self._writer.flush()

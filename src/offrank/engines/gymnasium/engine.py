@@ -1,0 +1,186 @@
+"""Any Gymnasium environment, in worker processes.
+
+Episodes are handed out one at a time to whoever is free. A worker that dies is replaced and its episode run again: an
+episode is a function of its seed, so the outcome is the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+
+from offrank.core.errors import EngineError, EpisodeError, OffrankError
+from offrank.core.rollouts import Request
+from offrank.engines.base import Engine
+from offrank.engines.gymnasium.stage import EnvFactory, Stage
+from offrank.engines.gymnasium.worker import Job, Outcome, Setup
+
+ATTEMPTS = 3  # how often an episode may take its worker down before the run stops
+
+
+class GymnasiumEngine(Engine):
+    """Runs episodes in `workers` processes (None: one a CPU; 0: in this process).
+
+    An environment object, rather than a constructor of one, is always run in this process.
+    """
+
+    name = "gymnasium"
+
+    def __init__(self, env: EnvFactory | gym.Env[Any, Any], workers: int | None = None, clip_actions: bool = True):
+        super().__init__()
+        given = isinstance(env, gym.Env)
+        self._stage = Stage(env if isinstance(env, gym.Env) else env(), clip_actions)
+        self.info = self._stage.info
+        self._count = 0 if given else (os.cpu_count() or 1) if workers is None else workers
+        if self._count and not isinstance(env, gym.Env):
+            self._setup = Setup(cloudpickle.dumps(env), clip_actions)
+            self._stage.env.close()
+        self._waiting: deque[tuple[int, int]] = deque()
+        self._failures: Counter[tuple[int, int]] = Counter()
+        self._workers: list[_Worker] = []
+        self._inbox: queue.Queue[tuple[_Worker, Outcome | None]] = queue.Queue()
+
+    def close(self) -> None:
+        self._abandon()
+        if not self._count:
+            self._stage.env.close()
+
+    def _abandon(self) -> None:
+        self._waiting.clear()
+        self._failures.clear()
+        for worker in self._workers:
+            worker.stop()
+        self._workers = []
+        self._inbox = queue.Queue()
+
+    def _enqueue(self, ticket: int, request: Request) -> None:
+        self._waiting.extend((ticket, i) for i in range(len(request)))
+
+    def _withdraw(self, ticket: int) -> None:
+        self._waiting = deque(key for key in self._waiting if key[0] != ticket)
+
+    def _work(self, timeout: float | None) -> None:
+        end = None if timeout is None else time.perf_counter() + timeout
+        while not self._done:
+            if self._count:
+                self._hand_out()
+                self._take_in(None if end is None else max(end - time.perf_counter(), 0.0))
+            else:
+                key = self._waiting.popleft()
+                job = self._job(key)
+                try:
+                    episode = self._stage.run(job.weights, job.whitening, job.seed, job.horizon, job.keep)
+                    self._finish(*key, episode)
+                except EpisodeError as error:
+                    self._fail(key[0], error)
+            if end is not None and time.perf_counter() > end:
+                return
+
+    def _job(self, key: tuple[int, int]) -> Job:
+        request, i = self._open[key[0]][0], key[1]
+        return Job(key, request.weights(i), request.whitening, int(request.seeds[i]), request.horizon, request.keep)
+
+    def _hand_out(self) -> None:
+        """Give waiting episodes to idle workers, starting workers as long as there is work for them."""
+        while len(self._workers) < min(self._count, len(self._waiting) + sum(w.job is not None for w in self._workers)):
+            self._workers.append(_Worker(self._setup, self._inbox))
+        for worker in self._workers:
+            if not self._waiting:
+                return
+            if worker.job is None:
+                worker.give(self._job(self._waiting.popleft()))
+
+    def _take_in(self, timeout: float | None) -> None:
+        """Wait for one outcome, or for the death of a worker."""
+        try:
+            worker, outcome = self._inbox.get(timeout=timeout)
+        except queue.Empty:
+            return
+        if outcome is None:
+            self._bury(worker)
+        elif isinstance(outcome.result, EpisodeError):
+            worker.job = None
+            self._fail(outcome.key[0], outcome.result)
+        elif isinstance(outcome.result, OffrankError):
+            raise outcome.result
+        else:
+            worker.job = None
+            self._finish(*outcome.key, outcome.result)
+
+    def _bury(self, worker: _Worker) -> None:
+        """Put the episode of a dead worker back in front of the queue."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+        job, status = worker.job, worker.stop()
+        if job is None or job.key[0] not in self._open:
+            return
+        self._failures[job.key] += 1
+        if self._failures[job.key] >= ATTEMPTS:
+            raise EngineError(
+                f"a worker process died {ATTEMPTS} times in the episode with seed {job.seed} (exit status {status})"
+            )
+        self._waiting.appendleft(job.key)
+
+
+class _Worker:
+    """A process, its current job, and a thread that passes its outcomes on."""
+
+    def __init__(self, setup: Setup, inbox: queue.Queue[tuple[_Worker, Outcome | None]]):
+        environment = dict(os.environ, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+        environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        self.job: Job | None = None
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from offrank.engines.gymnasium.worker import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the driver, which closes the workers' stdin
+        )
+        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
+        self._send(setup)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def give(self, job: Job) -> None:
+        self.job = job
+        self._send(job)
+
+    def stop(self) -> int:
+        """End the process and return its exit status."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        if self.job is not None:
+            self._process.kill()
+        try:
+            return self._process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def _send(self, message: Setup | Job) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):  # a dead worker is noticed by its listener
+            pickle.dump(message, self._process.stdin)
+            self._process.stdin.flush()
+
+    def _listen(self, inbox: queue.Queue[tuple[_Worker, Outcome | None]]) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream, suppress(EOFError, OSError, pickle.UnpicklingError, ValueError):
+            while True:
+                inbox.put((self, pickle.load(stream)))
+        inbox.put((self, None))

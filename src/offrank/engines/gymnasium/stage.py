@@ -1,0 +1,127 @@
+"""One Gymnasium environment, driven by linear policies: spaces, flattening, clipping, checks."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces.utils import flatten, flatten_space
+
+from offrank.core.arithmetic import act
+from offrank.core.arrays import FloatArray
+from offrank.core.errors import EpisodeError, UsageError, did_you_mean
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Episode, Trajectory, check_finite
+from offrank.engines.base import EnvInfo
+from offrank.tasks import NATIVE
+from offrank.tasks.environment import register
+
+DEFAULT_HORIZON = 1000  # of an environment that has no time limit of its own
+
+EnvFactory = Callable[[], "gym.Env[Any, Any]"]
+
+
+def registered(env_id: str, env_args: dict[str, Any]) -> EnvFactory:
+    """A constructor of a registered environment. Holds its specification, so that it works in a process that never
+    ran the caller's `gym.register`.
+
+    Raises:
+        UsageError: there is no such environment.
+    """
+    register()
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise UsageError(f"cannot import {module!r} for task {env_id!r}: {one_line(error)}") from error
+    try:
+        spec = gym.spec(f"offrank/{name}" if name in NATIVE else name)
+    except gym.error.Error as error:
+        known = [*NATIVE, *gym.registry]
+        hint = did_you_mean(name, known) or f"; ours are {', '.join(NATIVE)}, or any Gymnasium id"
+        raise UsageError(f"unknown task {env_id!r}{hint}") from error
+
+    def make() -> gym.Env[Any, Any]:
+        try:
+            return gym.make(spec, disable_env_checker=True, **env_args)
+        except Exception as error:
+            raise UsageError(f"cannot make {env_id!r}: {one_line(error)}") from error
+
+    return make
+
+
+class Stage:
+    """An environment and how to act in it."""
+
+    def __init__(self, env: gym.Env[Any, Any], clip_actions: bool):
+        self.env = env
+        self._observation_space = observation = env.observation_space
+        self._action_space = action = env.action_space
+        flat = flatten_space(observation) if observation.is_np_flattenable else None
+        if not isinstance(flat, gym.spaces.Box):
+            raise UsageError(f"observation space {observation} is not supported: it must flatten to a Box")
+        self._plain = isinstance(observation, gym.spaces.Box)
+        self._clip = clip_actions
+        horizon = (env.spec.max_episode_steps if env.spec else None) or DEFAULT_HORIZON
+        obs_dim = int(np.prod(flat.shape))
+        if isinstance(action, gym.spaces.Box):
+            self._bounds = action.low.astype(np.float64), action.high.astype(np.float64)
+            bounds = [bound.ravel() for bound in self._bounds] if clip_actions else [None, None]
+            shape = action.shape if len(action.shape) != 1 else None
+            dtype = str(action.dtype) if clip_actions else "float64"  # raw actions are not rounded
+            size = int(np.prod(action.shape))
+            self.info = EnvInfo(obs_dim, size, horizon, low=bounds[0], high=bounds[1], shape=shape, dtype=dtype)
+        elif isinstance(action, gym.spaces.Discrete):
+            self.info = EnvInfo(obs_dim, int(action.n), horizon, discrete=True, first=int(action.start))
+        else:
+            raise UsageError(f"action space {action} is not supported: it must be a Box or Discrete")
+
+    def observation(self, raw: Any) -> FloatArray:
+        """An observation as a flat float64 vector."""
+        flat = raw if self._plain else flatten(self._observation_space, raw)
+        return np.asarray(flat, dtype=np.float64).ravel()
+
+    def action(self, output: FloatArray) -> Any:
+        """A policy's output (p,) as the environment's action."""
+        if self.info.discrete:
+            return int(np.argmax(output)) + self.info.first
+        output = output.reshape(self._action_space.shape)
+        if not self._clip:
+            return output  # raw, in float64: rounding it would change the episode
+        return np.clip(output, *self._bounds).astype(self._action_space.dtype)
+
+    def run(self, weights: FloatArray, whitening: Whitening, seed: int, horizon: int, keep: bool) -> Episode:
+        """One whole episode of the linear policy."""
+        observations, rewards, terminated = [], [], False
+        step = -1
+        try:
+            raw, _ = self.env.reset(seed=seed)
+            observation = self.observation(raw)
+            for step in range(horizon):
+                output = act(weights[None], whitening(observation)[None])[0]
+                if not np.isfinite(output).all():
+                    check_finite(observation[None], np.zeros(1), seed)
+                    raise EpisodeError("non-finite action", seed, step)
+                raw, reward, terminated, truncated, _ = self.env.step(self.action(output))
+                observations.append(observation)
+                rewards.append(float(reward))
+                observation = self.observation(raw)
+                if terminated or truncated:
+                    break
+        except EpisodeError:
+            raise
+        except Exception as error:
+            raise EpisodeError(f"the environment raised {one_line(error)}", seed, max(step, 0)) from error
+        seen, paid = np.stack(observations), np.array(rewards)
+        check_finite(np.concatenate([seen, observation[None]]), paid, seed)
+        return Episode.of(Trajectory(seen, paid, bool(terminated), observation), keep)
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line: its type and the first line of its text."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

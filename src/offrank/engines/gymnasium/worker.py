@@ -1,0 +1,82 @@
+"""A worker process of the Gymnasium engine: reads episodes from stdin, writes their outcomes to stdout.
+
+Started afresh rather than by `multiprocessing`, so that neither the caller's script nor its `__main__` guard matters.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import warnings
+from dataclasses import dataclass
+
+import cloudpickle
+
+from offrank.core.arrays import FloatArray
+from offrank.core.errors import OffrankError, UsageError
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Episode
+from offrank.engines.gymnasium.stage import Stage, one_line
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The first message: how to make the environment."""
+
+    factory: bytes  # cloudpickled EnvFactory
+    clip_actions: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """One episode to run."""
+
+    key: tuple[int, int]  # (ticket, episode)
+    weights: FloatArray
+    whitening: Whitening
+    seed: int
+    horizon: int
+    keep: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job."""
+
+    key: tuple[int, int]
+    result: Episode | OffrankError
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which closes our stdin
+    inbox = sys.stdin.buffer
+    outbox = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever the environment prints must not mix with the outcomes
+    warnings.simplefilter("ignore")  # the driver made the same environment, and warned
+    stage: Stage | None = None
+    while True:
+        try:
+            message = pickle.load(inbox)
+        except EOFError:
+            return
+        if isinstance(message, Setup):
+            try:
+                stage = Stage(cloudpickle.loads(message.factory)(), message.clip_actions)
+                continue
+            except OffrankError as error:
+                answer = Outcome((-1, -1), error)
+            except Exception as error:
+                answer = Outcome((-1, -1), UsageError(f"a worker cannot make the environment: {one_line(error)}"))
+        else:
+            assert stage is not None
+            try:
+                result: Episode | OffrankError = stage.run(
+                    message.weights, message.whitening, message.seed, message.horizon, message.keep
+                )
+            except OffrankError as error:
+                result = error
+            answer = Outcome(message.key, result)
+        pickle.dump(answer, outbox)
+        outbox.flush()

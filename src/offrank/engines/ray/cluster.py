@@ -1,0 +1,96 @@
+"""A Ray cluster: how to reach it, what a worker is given, and how many workers it has room for."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from offrank.core.errors import UsageError, require
+from offrank.engines.gymnasium.stage import one_line
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where the workers of the ray engine run, and what each of them is given."""
+
+    address: str | None = None  # of a running cluster; None: what Ray finds (RAY_ADDRESS, this machine), else a new one
+    cpus_per_worker: float = 1.0
+    resources: Mapping[str, float] = field(
+        default_factory=dict
+    )  # what else a worker holds, by Ray's name: {"robot": 1}
+    episode_seconds: float | None = None  # an episode that takes longer has hung: its worker is replaced
+    mixed_nodes: bool = False  # go on, with a warning, where nodes differ in what the bits depend on
+    runtime_env: Mapping[str, Any] | None = None  # Ray's, for the workers: packages and files that only they have
+
+    def __post_init__(self) -> None:
+        for name, amount in self.needs.items():
+            if not (0 < amount < math.inf):
+                what = "cpus_per_worker" if name == "CPU" else f"resource {name}"
+                raise UsageError(f"{what} = {amount}: must be a positive number")
+        if self.episode_seconds is not None and not self.episode_seconds > 0:
+            raise UsageError(f"episode_seconds = {self.episode_seconds}: must be positive")
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """What Ray must have free on a node for one worker."""
+        return {"CPU": self.cpus_per_worker, **self.resources}
+
+    @property
+    def slots(self) -> int:
+        """Threads of a worker's native engine."""
+        return max(1, int(self.cpus_per_worker))
+
+    def room(self, nodes: Iterable[Mapping[str, Any]]) -> int:
+        """How many workers the living nodes, as `ray.nodes` lists them, could hold if they were empty."""
+        living = [node["Resources"] for node in nodes if node["Alive"]]
+        return sum(
+            min(math.floor(node.get(name, 0.0) / amount + 1e-9) for name, amount in self.needs.items())
+            for node in living
+        )
+
+
+class Connection:
+    """This process's part in a cluster. Engines share it; the last one to leave ends what the first began."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._ours = False
+
+    def join(self, address: str | None) -> Any:
+        """Connect, unless this process already is; returns the ray module.
+
+        Raises:
+            UsageError: Ray is not installed, there is no cluster at the address, or we are connected to another.
+        """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray = require("ray", "ray")
+        if ray.is_initialized():
+            self._check_same(ray, address)
+        else:
+            try:
+                ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            except Exception as error:
+                where = "on this machine" if address in (None, "local") else f"at {address!r}"
+                raise UsageError(f"cannot reach or start Ray {where}: {one_line(error)}") from error
+            self._ours = True
+        self._users += 1
+        return ray
+
+    def leave(self) -> None:
+        self._users -= 1
+        if self._users == 0 and self._ours:
+            self._ours = False
+            require("ray", "ray").shutdown()
+
+    def _check_same(self, ray: Any, address: str | None) -> None:
+        here = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", "local", here):
+            raise UsageError(f"this process is connected to the Ray cluster at {here!r}, not {address!r}")
+
+
+CONNECTION = Connection()

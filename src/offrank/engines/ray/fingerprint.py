@@ -1,0 +1,36 @@
+"""What an episode's bits depend on beside its request: versions, and what arithmetic the CPU is given."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from offrank.core.version import versions
+from offrank.engines.native.engine import is_built
+
+
+def fingerprint() -> dict[str, str]:
+    """Two processes with equal fingerprints run an episode to equal bits.
+
+    NumPy, its BLAS and the C library each choose their code by the CPU's vector instructions. The kernel's version,
+    which `versions` has too, does not matter.
+    """
+    config: Any = np.show_config(mode="dicts")
+    blas = {library.get("architecture", "") for library in threadpool_info() if library["user_api"] == "blas"}
+    return versions() | {
+        "platform": f"{platform.system()} {platform.machine()}",
+        "C library": " ".join(platform.libc_ver()),
+        "vector instructions": " ".join(config["SIMD Extensions"].get("found", [])),
+        "BLAS": " ".join(sorted(blas)),
+        "compiled part": "built" if is_built() else "not built",
+    }
+
+
+def differences(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """What differs, in words; the empty string where nothing does."""
+    names = [name for name in here if here[name] != there.get(name)]
+    return ", ".join(f"{name} {there.get(name) or 'unknown'} instead of {here[name]}" for name in names)

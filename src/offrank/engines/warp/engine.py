@@ -1,0 +1,243 @@
+"""The GPU engine: episodes of the six tasks on `mujoco_warp`, thousands at once (`pip install 'offrank[gpu]'`).
+
+Every world runs one episode. Observation, policy, reward, bounds, statistics and transitions are computed on the
+device; one CUDA graph holds a control step, and nothing is copied to the host inside an episode. A world whose episode
+ended takes the next one that waits, of whichever request, in the same graph, so that short episodes keep it full.
+
+The device never waits for the host if it can be helped: finished requests are handed over a few at a time, and while
+the caller works on those, the next control steps are under way. Training goes before evaluation, which fills the worlds
+that training leaves free.
+
+What differs from the CPU: simulation in float32, and Humanoid's Newton solver instead of PGS, which the GPU lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from offrank.core.arrays import FloatArray
+from offrank.core.errors import EngineError, EpisodeError, require
+from offrank.core.noise import Role
+from offrank.core.rollouts import Request, Rollouts
+from offrank.engines.base import Engine, EnvInfo
+from offrank.engines.warp.gpu import Gpu
+from offrank.tasks.locomotion import Task
+
+ROWS = 4  # episodes held on the device, as a multiple of the worlds
+POLL = 10  # control steps between two looks at what has finished
+HANDED_OVER = 4  # finished requests at a time
+
+Prepared = dict[str, NDArray[np.float32]]  # by name, an entry an episode
+Span = tuple[int, int, int]  # of a request's episodes: ticket, first, and where it ends
+
+
+class WarpEngine(Engine):
+    """Runs episodes of one task on one device.
+
+    Raises:
+        EngineError: there is no such device, or not enough memory on it.
+    """
+
+    name = "warp"
+
+    def __init__(self, task: Task, gpu: Gpu):
+        super().__init__()
+        device = choose_device(gpu.device)
+        from offrank.engines.warp.worlds import Worlds
+
+        self.task = task
+        self.device = device.alias if device.is_cuda else None
+        self.info = EnvInfo(task.obs_dim, task.act_dim, task.horizon)
+        self._worlds = Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic)
+        self._preparing = ThreadPoolExecutor(os.cpu_count(), "offrank-prepare")
+        self._prepare = Preparation(task)
+        self._prepared: dict[int, Future[Prepared]] = {}  # by ticket
+        self._training: deque[Span] = deque()  # what waits
+        self._evaluation: deque[Span] = deque()
+        self._rows: dict[int, tuple[int, int, bool]] = {}  # row on the device: (ticket, episode, whether training)
+        self._in_training = 0  # rows
+        self._demand = Demand(task.horizon // POLL)
+
+    def close(self) -> None:
+        self._abandon()
+        self._preparing.shutdown(wait=False, cancel_futures=True)
+
+    def _abandon(self) -> None:
+        self._training.clear()
+        self._evaluation.clear()
+        self._prepared.clear()
+        self._rows.clear()
+        self._in_training = 0
+        self._worlds.clear()
+
+    def _enqueue(self, ticket: int, request: Request) -> None:
+        self._prepared[ticket] = self._preparing.submit(self._prepare, request)
+        queue = self._evaluation if request.roles[0] == Role.EVALUATION else self._training
+        queue.append((ticket, 0, len(request)))
+
+    def _withdraw(self, ticket: int) -> None:
+        self._prepared.pop(ticket, None)
+        self._training = deque(span for span in self._training if span[0] != ticket)
+        self._evaluation = deque(span for span in self._evaluation if span[0] != ticket)
+
+    def completed(self, timeout: float | None = None) -> list[tuple[int, Rollouts | EpisodeError]]:
+        if self._open and not self._worlds.busy:
+            self._turn()
+        if not self._done and self._open:
+            self._work(timeout)
+        done, self._done = self._done[:HANDED_OVER], self._done[HANDED_OVER:]
+        return done
+
+    def _work(self, timeout: float | None) -> None:
+        end = None if timeout is None else time.perf_counter() + timeout
+        while not self._done and self._open:
+            self._turn()
+            if end is not None and time.perf_counter() > end:
+                return
+
+    def _turn(self) -> None:
+        """Take in what has finished, put in what waits, and set the device to work again."""
+        for row, outcome, length in self._worlds.harvest():
+            ticket, index, training = self._rows.pop(row)
+            self._in_training -= training
+            if ticket not in self._open:
+                continue  # of a request that failed or was dropped meanwhile
+            if isinstance(outcome, str):
+                seed = int(self._open[ticket][0].seeds[index])
+                self._fail(ticket, EpisodeError(outcome, seed, length - 1))
+            else:
+                self._finish(ticket, index, outcome)
+        self._upload()
+        if self._rows:
+            self._worlds.advance(POLL)
+
+    def _upload(self) -> None:
+        """Put waiting episodes into free rows: training first; evaluation as far as training leaves worlds free."""
+        in_evaluation = len(self._rows) - self._in_training
+        wanted = self._in_training + sum(end - first for _, first, end in self._training)
+        free = self._worlds.free
+        training = self._ready(self._training, free)
+        free -= sum(end - first for _, first, end in training)
+        spare = self._worlds.count - self._demand.peak(wanted) - in_evaluation
+        evaluation = self._ready(self._evaluation, min(free, spare))
+        if spans := training + evaluation:
+            rows = self._load(spans)
+            keys = [(ticket, i) for ticket, first, end in spans for i in range(first, end)]
+            trains = len(rows) - sum(end - first for _, first, end in evaluation)
+            self._rows |= {row: (*key, k < trains) for k, (row, key) in enumerate(zip(rows, keys, strict=True))}
+            self._in_training += trains
+
+    def _ready(self, queue: deque[Span], room: int) -> list[Span]:
+        """Take up to `room` episodes that are prepared from the front of a queue; wait for them if nothing runs."""
+        ready: list[Span] = []
+        while queue and room > 0:
+            ticket, first, end = queue[0]
+            if self._rows and not self._prepared[ticket].done():
+                break
+            cut = min(end, first + room)
+            ready.append((ticket, first, cut))
+            room -= cut - first
+            if cut < end:
+                queue[0] = (ticket, cut, end)
+            else:
+                queue.popleft()
+        return ready
+
+    def _load(self, spans: list[Span]) -> list[int]:
+        """Put episodes on the device; returns their rows."""
+        requests = [self._open[ticket][0] for ticket, _, _ in spans]
+        sizes = [end - first for _, first, end in spans]
+        parts = [{k: v[first:end] for k, v in self._prepared[t].result().items()} for t, first, end in spans]
+        for (ticket, _, end), request in zip(spans, requests, strict=True):
+            if end == len(request):  # episodes go up in order
+                del self._prepared[ticket]
+        return self._worlds.load(
+            episodes={name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
+            whitenings=[r.whitening for r, size in zip(requests, sizes, strict=True) for _ in range(size)],
+            horizons=np.repeat([r.horizon for r in requests], sizes),
+            keep=np.repeat([r.keep for r in requests], sizes),
+        )
+
+
+class Demand:
+    """How many worlds training wanted lately: the largest number in the last one to two windows."""
+
+    def __init__(self, window: int):
+        self._window, self._looks, self._now, self._before = max(window, 1), 0, 0, 0
+
+    def peak(self, wanted: int) -> int:
+        self._looks += 1
+        if self._looks > self._window:
+            self._looks, self._before, self._now = 1, self._now, 0
+        self._now = max(self._now, wanted)
+        return max(self._now, self._before)
+
+
+class Preparation:
+    """What an episode needs on the device, made by the CPU's threads meanwhile: weights, start state and first
+    observation, so that a reset there needs no forward pass."""
+
+    def __init__(self, task: Task):
+        self.task = task
+        self._derived = [name for name in task.fields if name not in ("qpos", "qvel")]
+        self._local = threading.local()
+
+    def __call__(self, request: Request) -> Prepared:
+        """weights (E, p, n), start_qpos (E, nq), start_qvel (E, nv), start_observation (E, n), start_position (E, 1)
+        of a request's episodes, in float32."""
+        weights = np.empty((len(request), *request.base.shape), dtype=np.float32)
+        for i in range(len(request)):
+            weights[i] = request.weights(i)
+        qpos, qvel = map(np.array, zip(*(self.task.start(int(seed)) for seed in request.seeds), strict=True))
+        state = {"qpos": qpos, "qvel": qvel} | self._forward(qpos, qvel)
+        starts = {
+            "start_qpos": qpos,
+            "start_qvel": qvel,
+            "start_observation": self.task.observe(state),
+            "start_position": self.task.positions(state)[:, None],
+        }
+        return {"weights": weights} | {name: values.astype(np.float32) for name, values in starts.items()}
+
+    def _forward(self, qpos: FloatArray, qvel: FloatArray) -> dict[str, FloatArray]:
+        """The derived fields that the task looks at."""
+        if not self._derived:
+            return {}
+        model = self.task.model
+        if not hasattr(self._local, "data"):
+            self._local.data = mujoco.MjData(model)
+        data, found = self._local.data, []
+        for q, v in zip(qpos, qvel, strict=True):
+            mujoco.mj_resetData(model, data)
+            data.qpos[:], data.qvel[:] = q, v
+            mujoco.mj_forward(model, data)
+            found.append([getattr(data, name).copy() for name in self._derived])
+        return dict(zip(self._derived, map(np.array, zip(*found, strict=True)), strict=True))
+
+
+def choose_device(device: str | None) -> Any:
+    """The Warp device to use, or one clear line."""
+    wp = require("warp", "gpu")
+    require("mujoco_warp", "gpu")
+    wp.config.log_level = wp.LOG_ERROR  # one clear line of ours instead
+    wp.init()
+    if device is None:
+        if not wp.is_cuda_available():
+            raise EngineError(
+                "the warp engine found no NVIDIA GPU or no working driver: use --engine mujoco, or --device cpu to try "
+                "it slowly on the CPU"
+            )
+        device = "cuda:0"
+    try:
+        return wp.get_device(device)
+    except (ValueError, RuntimeError) as error:
+        known = ", ".join(str(d) for d in wp.get_devices())
+        raise EngineError(f"there is no device {device!r}: one of {known}") from error

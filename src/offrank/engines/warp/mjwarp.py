@@ -1,0 +1,44 @@
+"""mujoco_warp and the models it can run, with one correction and one completion.
+
+The correction is of the tangents of a contact between a plane and a capsule. MuJoCo aligns them with the capsule's
+axis however steep it stands; mujoco_warp 4.0 falls back to fixed axes where the axis is within 30 degrees of the
+normal. With pyramidal friction cones the choice matters: on Ant, accelerations in contact differed by tens of per
+cent. Kernels are built when they are first launched, so replacing the function before that is enough.
+
+The completion is of its deterministic mode, which does not order the rows of the constraints (`warp_rows.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import lru_cache
+from typing import Any
+
+import mujoco
+
+from offrank.core.errors import require
+from offrank.tasks.locomotion import Task
+
+
+@lru_cache(maxsize=1)
+def aligned_mjwarp() -> Any:
+    """The mujoco_warp module, corrected and completed."""
+    mjw = require("mujoco_warp", "gpu")
+    from mujoco_warp._src import collision_primitive, constraint
+
+    from offrank.engines.warp.plane_capsule import plane_capsule
+    from offrank.engines.warp.rows import sort_rows
+
+    collision_primitive.plane_capsule = plane_capsule
+    constraint._sort_constraints = sort_rows
+    return mjw
+
+
+def device_model(task: Task) -> mujoco.MjModel:
+    """The task's model as the GPU can run it: Newton where it asks for PGS, and no constraints that it has none of."""
+    model = copy.copy(task.model)
+    if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
+        model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
+    if not model.dof_frictionloss.any():
+        model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS
+    return model

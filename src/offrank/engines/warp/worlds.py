@@ -1,0 +1,315 @@
+"""The device side of the GPU engine: arrays, the graph of a control step, and how episodes get in and out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import warp as wp
+from numpy.typing import NDArray
+
+from offrank.core.errors import EngineError
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Episode, Trajectory
+from offrank.engines.warp.kernels import FIELDS, act, judge, observe, scatter, scatter_ints, see
+from offrank.engines.warp.mjwarp import aligned_mjwarp, device_model
+from offrank.engines.warp.substep import Substep
+from offrank.engines.warp.whitenings import Whitenings
+from offrank.tasks.locomotion import Task
+
+STATUS = ("horizon", "terminated", "the simulation diverged", "the contact buffers overflowed")
+
+
+class Worlds:
+    """W simulations on a device, a table of episodes they take their work from, and a ring of finished ones.
+
+    Args:
+        task: one of the six.
+        count: of simulations.
+        rows: episodes held on the device, running, waiting or finished.
+        device: of Warp.
+        deterministic: mujoco_warp's deterministic mode.
+    """
+
+    def __init__(self, task: Task, count: int, rows: int, device: Any, deterministic: bool):
+        self.task, self.count, self.rows, self.device = task, count, rows, device
+        try:
+            with wp.ScopedDevice(device):
+                self._allocate(deterministic)
+        except (RuntimeError, MemoryError, ValueError) as error:  # ValueError: more than an array can hold
+            raise EngineError(
+                f"{device} has no room for {count} worlds of {task.name} ({error}): give --worlds a smaller number"
+            ) from error
+        self._free = list(range(rows))
+        self._whitenings = Whitenings(rows)
+        self._free_keep: list[int] = []
+        self._kept: dict[int, int] = {}  # row: where its transitions go
+        self._tail = self._seen = 0
+        self._graph: Any = None
+        self._launched: Any = None  # an event after the last launch
+
+    def _allocate(self, deterministic: bool) -> None:
+        task, W, R = self.task, self.count, self.rows
+        n, p = task.obs_dim, task.act_dim
+        mjw = aligned_mjwarp()
+        model = device_model(task)
+        self.model = mjw.put_model(model)
+        self.model.opt.warn_overflow = False
+        self.model.opt.deterministic = deterministic
+        self.data = mjw.make_data(model, nworld=W)
+        self.substep = Substep(self.model, self.data)
+
+        def ints(size: int, value: int = 0) -> Any:
+            return wp.full(size, value, dtype=int)
+
+        def floats(*shape: int) -> Any:
+            return wp.zeros(shape, dtype=float)
+
+        def doubles(*shape: int) -> Any:
+            return wp.zeros(shape, dtype=wp.float64)
+
+        self.a: dict[str, Any] = {
+            # the worlds
+            **{name: ints(W) for name in ("step", "ended", "fresh", "diverged")},
+            "row": ints(W, -1),
+            "observation": floats(W, n),
+            "z": floats(W, n),
+            "position": floats(W),
+            "total": doubles(W),
+            "moment1": doubles(W, n),
+            "moment2": doubles(W, n),
+            # the table of episodes, and their queue
+            **{name: ints(R) for name in ("whitening", "horizon", "queue")},
+            "keep": ints(R, -1),
+            "weights": floats(R, p, n),
+            "mean": floats(R, n),
+            "scale": floats(R, n),
+            "start_qpos": floats(R, model.nq),
+            "start_qvel": floats(R, model.nv),
+            "start_observation": floats(R, n),
+            "start_position": floats(R, 1),
+            # the ring of finished episodes
+            **{name: ints(R) for name in ("out_row", "out_status", "out_length")},
+            "out_total": doubles(R),
+            "out_mean": doubles(R, n),
+            "out_m2": doubles(R, n),
+            "out_last": floats(R, n),
+            **{name: ints(1) for name in ("head", "tail", "finished")},
+            # transitions of the episodes that keep them
+            "kept": floats(1, 1, n),
+            "kept_rewards": floats(1, 1),
+        }
+        self.qpos0 = wp.array(model.qpos0, dtype=float)
+        self.fields = {name: self._flat(getattr(self.data, name)) for name in ("qpos", "qvel", *task.fields)}
+        self._describe_observation()
+        self._describe_rewards()
+
+    def _flat(self, array: Any) -> Any:
+        """A field of the simulation as (W, numbers), sharing its memory."""
+        width = int(np.prod(array.shape[1:])) * (wp.types.type_size(array.dtype) if array.dtype is not float else 1)
+        strides = (array.strides[0], 4)
+        return wp.array(ptr=array.ptr, shape=(self.count, width), strides=strides, dtype=float, device=self.device)
+
+    def _describe_observation(self) -> None:
+        task = self.task
+        names = list(dict.fromkeys(piece.field for piece in task.pieces))
+        which, column, clip = [], [], []
+        for piece in task.pieces:
+            width = self.fields[piece.field].shape[1] - piece.skip
+            which += [names.index(piece.field)] * width
+            column += list(range(piece.skip, piece.skip + width))
+            clip += [min(piece.clip, 3.0e38)] * width
+        self.seen = len(which)  # the rest of an observation stays 0
+        seen = [self.fields[name] for name in names]
+        assert len(seen) <= FIELDS
+        tables = [wp.array(which, dtype=int), wp.array(column, dtype=int), wp.array(clip, dtype=float)]
+        self.observation = [*seen, *[seen[0]] * (FIELDS - len(seen)), *tables]
+
+    def _describe_rewards(self) -> None:
+        task = self.task
+        first, stride, weights = task.position_weights
+        columns: tuple[list[Any], ...] = ([], [], [], [], [])
+        for b in task.bounds:
+            size = task.model.nq if b.field == "qpos" else task.model.nv
+            for i in range(b.first, size if b.last is None else b.last):
+                for column, value in zip(columns, (b.field == "qvel", i, b.low, b.high, b.closed), strict=True):
+                    column.append(value)
+        kinds = (int, int, float, float, int)
+        self.rewards = [
+            self.fields[task.position],
+            *(first, stride, wp.array(weights, dtype=float), float(weights.sum())),
+            *(wp.array(np.array(c, dtype=k), dtype=k) for c, k in zip(columns, kinds, strict=True)),
+            *(task.dt, task.forward_weight, task.control_weight, task.survival_bonus),
+        ]
+
+    # --- episodes in
+
+    @property
+    def free(self) -> int:
+        """Rows to put episodes in."""
+        return len(self._free)
+
+    def load(
+        self,
+        episodes: dict[str, NDArray[np.float32]],
+        whitenings: list[Whitening],
+        horizons: NDArray[np.int64],
+        keep: NDArray[np.bool_],
+    ) -> list[int]:
+        """Put episodes into the table and the queue; returns their rows.
+
+        Args:
+            episodes: their entries of the table (weights, start_qpos, ...), by name.
+            whitenings: of each.
+            horizons: of each.
+            keep: whether the transitions of each are wanted.
+        """
+        m = len(whitenings)
+        rows = [self._free.pop() for _ in range(m)]
+        self._reserve_keep(int(keep.sum()), int(horizons.max()))
+        keep_rows = np.full(m, -1)
+        for i in np.flatnonzero(keep):
+            keep_rows[i] = self._kept[rows[i]] = self._free_keep.pop()
+        places, fresh = self._whitenings.place(rows, whitenings)
+        with wp.ScopedDevice(self.device):
+            if fresh:
+                at = self._ints([place for place, _ in fresh])
+                self._scatter(at, np.stack([w.mean for _, w in fresh]), "mean")
+                self._scatter(at, np.stack([w.scale for _, w in fresh]), "scale")
+            ids = self._ints(rows)
+            for name, values in episodes.items():
+                self._scatter(ids, values, name)
+            for name, values in (("whitening", places), ("horizon", horizons), ("keep", keep_rows)):
+                wp.launch(scatter_ints, m, [ids, self._ints(values), self.a[name]])
+            wp.launch(scatter_ints, m, [self._ints((self._tail + np.arange(m)) % self.rows), ids, self.a["queue"]])
+            self._tail += m
+            self.a["tail"].fill_(self._tail)
+        return rows
+
+    def _ints(self, values: Any) -> Any:
+        return wp.array(np.asarray(values, dtype=np.int32), dtype=int)
+
+    def _scatter(self, ids: Any, values: NDArray[Any], name: str) -> None:
+        flat = np.ascontiguousarray(values.reshape(len(values), -1), dtype=np.float32)
+        table = self.a[name].reshape((self.rows, -1))
+        wp.launch(scatter, flat.shape, [ids, wp.array(flat, dtype=float)], outputs=[table])
+
+    def _reserve_keep(self, wanted: int, horizon: int) -> None:
+        """Room for the transitions of kept episodes; the graph is captured anew when the buffers move."""
+        if not wanted:
+            return
+        slots, steps = self.a["kept"].shape[:2]
+        have = slots if steps > 1 else 0
+        missing = wanted - len(self._free_keep)
+        if missing <= 0 and steps >= horizon:
+            return
+        more, steps = (max(have + missing, 2 * have) if missing > 0 else have), max(steps, horizon)
+        with wp.ScopedDevice(self.device):
+            kept = wp.zeros((more, steps, self.task.obs_dim), dtype=float)
+            rewards = wp.zeros((more, steps), dtype=float)
+            if have:
+                old = self.a["kept"], self.a["kept_rewards"]
+                kept.assign(np.pad(old[0].numpy(), ((0, more - have), (0, steps - old[0].shape[1]), (0, 0))))
+                rewards.assign(np.pad(old[1].numpy(), ((0, more - have), (0, steps - old[1].shape[1]))))
+        self.a["kept"], self.a["kept_rewards"] = kept, rewards
+        self._free_keep += list(range(have, more))
+        self._graph = None
+
+    # --- control steps
+
+    @property
+    def busy(self) -> bool:
+        """Whether the device is still at the steps it was last given."""
+        return self._launched is not None and not self._launched.is_complete
+
+    def advance(self, steps: int) -> None:
+        """Take control steps in every world. Returns before they are done."""
+        with wp.ScopedDevice(self.device):
+            if not self.device.is_cuda:
+                for _ in range(steps):
+                    self._control_step()
+                return
+            if self._graph is None:
+                self._control_step()  # builds the kernels, outside the capture
+                with wp.ScopedCapture() as capture:
+                    self._control_step()
+                self._graph = capture.graph
+            for _ in range(steps):
+                wp.capture_launch(self._graph)
+            self._launched = wp.record_event(self._launched)
+
+    def _control_step(self) -> None:
+        self._act()
+        for _ in range(self.task.frame_skip):
+            self.substep()
+        self._look()
+
+    def _act(self) -> None:
+        wp.launch(act, (self.count, self.task.act_dim), self._of("row", "weights", "z"), outputs=[self.data.ctrl])
+
+    def _look(self) -> None:
+        """What came of a control step, and what the next is taken on."""
+        a, d, W, of = self.a, self.data, self.count, self._of
+        wp.launch(observe, (W, self.seen), self.observation, outputs=of("observation", "diverged"))
+        table = [*of("horizon", "keep", "start_qpos", "start_qvel"), a["start_position"].flatten()]
+        simulation = [self.qpos0, d.ctrl, d.qpos, d.qvel, d.qacc_warmstart, d.overflow, a["diverged"]]
+        changed = of("head", "finished", "row", "step", "position", "total")
+        out = of("ended", "fresh", "kept_rewards", "out_row", "out_status", "out_length", "out_total")
+        wp.launch(judge, W, [*self.rewards, *table, *of("queue", "tail"), *simulation, *changed], outputs=out)
+        episodes = of("ended", "fresh", "row", "step", "start_observation", "whitening", "mean", "scale", "keep")
+        out = of("out_mean", "out_m2", "out_last", "kept", "z")
+        wp.launch(see, (W, self.task.obs_dim), [*episodes, *of("observation", "moment1", "moment2")], outputs=out)
+
+    def _of(self, *names: str) -> list[Any]:
+        return [self.a[name] for name in names]
+
+    # --- episodes out
+
+    def harvest(self) -> list[tuple[int, Episode | str, int]]:
+        """Episodes finished since the last call, each as (row, what it came to or what went wrong, length). Waits for
+        the device. Their rows are free again."""
+        finished = int(self.a["finished"].numpy()[0])
+        if finished == self._seen:
+            return []
+        places = np.arange(self._seen, finished) % self.rows
+        self._seen = finished
+        names = ("out_row", "out_status", "out_length", "out_total", "out_mean", "out_m2", "out_last")
+        row, status, length, total, mean, m2, last = (self._read(self.a[name], places) for name in names)
+        found: list[tuple[int, Episode | str, int]] = []
+        for i, r in enumerate(row.tolist()):
+            T = int(length[i])
+            outcome: Episode | str = Episode(float(total[i]), T, mean[i], m2[i])
+            if r in self._kept:
+                slot = self._kept.pop(r)
+                self._free_keep.append(slot)
+                seen = self.a["kept"][slot, :T].numpy().astype(np.float64)
+                rewards = self.a["kept_rewards"][slot, :T].numpy().astype(np.float64)
+                trajectory = Trajectory(seen, rewards, bool(status[i] == 1), last[i].astype(np.float64))
+                outcome = Episode.of(trajectory, keep=True)  # reduced as every engine does
+            if status[i] > 1:
+                outcome = STATUS[status[i]]
+            elif not np.isfinite(total[i]):
+                outcome = "non-finite reward"
+            found.append((r, outcome, T))
+            self._free.append(r)
+            self._whitenings.release(r)
+        return found
+
+    def _read(self, array: Any, places: NDArray[np.int64]) -> NDArray[Any]:
+        """Entries of a ring that are side by side, but for the wrap-around."""
+        first, last = int(places[0]), int(places[-1])
+        if last >= first:
+            out: NDArray[Any] = array[first : last + 1].numpy()
+            return out
+        return np.concatenate([array[first:].numpy(), array[: last + 1].numpy()])
+
+    def clear(self) -> None:
+        """Forget every episode."""
+        self._free = list(range(self.rows))
+        self._free_keep = list(range(self.a["kept"].shape[0])) if self.a["kept"].shape[1] > 1 else []
+        self._kept.clear()
+        self._whitenings = Whitenings(self.rows)
+        self._tail = self._seen = 0
+        for name in ("head", "tail", "finished"):
+            self.a[name].zero_()
+        self.a["row"].fill_(-1)

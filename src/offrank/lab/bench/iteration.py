@@ -1,0 +1,180 @@
+"""Where the time of an OP-ARS iteration goes, and how its parts grow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrank.algorithms.rankers.kernel import kernel_scores
+from offrank.core.candidates import Candidates, Episodes
+from offrank.core.errors import UsageError
+from offrank.core.noise import Directions
+from offrank.core.normalizer import Whitening
+from offrank.core.rollouts import Episode, Request
+from offrank.engines.native.engine import MujocoEngine, Simulation
+from offrank.lab.bench.rollouts import bare_physics, record, some_policies
+from offrank.lab.bench.rounds import alternate, ratio
+from offrank.runs.config import configure, resolve
+from offrank.runs.run import Run
+from offrank.tasks import TASKS
+
+PARTS = ("episodes", "statistics", "idle threads", "ranking and update", "checkpoint")
+
+
+class Stopwatch:
+    """Seconds all threads together spent in compiled episodes, and around them."""
+
+    def __init__(self) -> None:
+        self.inside = self.whole = 0.0
+        self.lock = threading.Lock()
+
+
+class TimedSimulation(Simulation):
+    """A simulation that tells a stopwatch."""
+
+    watch: Stopwatch
+
+    def run(self, request: Request, index: int, over: Any = None) -> Episode:
+        begin = time.perf_counter()
+        episode = super().run(request, index, over)
+        with self.watch.lock:
+            self.watch.whole += time.perf_counter() - begin
+        return episode
+
+    def play(self, *args: Any) -> tuple[int, int]:
+        begin = time.perf_counter()
+        found = super().play(*args)
+        with self.watch.lock:
+            self.watch.inside += time.perf_counter() - begin
+        return found
+
+
+def profile(name: str, iterations: int, threads: int = 0) -> dict[str, Any]:
+    """Shares of an iteration's time by part; a checkpoint is counted once in every ten iterations."""
+    watch = Stopwatch()
+    engine = MujocoEngine(TASKS[name], threads, type("Timed", (TimedSimulation,), {"watch": watch}))
+    threads = threads or os.cpu_count() or 1
+    recipe = resolve(name, "op-ars", "kernel")
+    config = configure(name, recipe, engine.info, iterations=10**9, eval_every=0)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(config, engine.info)
+        run.start()
+        while run.state.iteration <= iterations:
+            before, steps = run.state.iteration, run.state.steps
+            begin, waited = time.perf_counter(), 0.0
+            watch.inside = watch.whole = 0.0
+            while run.state.iteration == before:
+                (request,) = run.take()
+                submitted = time.perf_counter()
+                rollouts = engine.run(request)
+                waited += time.perf_counter() - submitted
+                run.receive(request, rollouts)
+            wall = time.perf_counter() - begin
+            saving = time.perf_counter()
+            run.save(Path(folder) / "checkpoint.npz")
+            saved = (time.perf_counter() - saving) / 10
+            inside, around = watch.inside / threads, (watch.whole - watch.inside) / threads
+            parts = (inside, around, waited - watch.whole / threads, wall - waited, saved)
+            if before > 0:  # the first one warms up
+                rows.append([*(p / (wall + saved) for p in parts), wall + saved, run.state.steps - steps])
+    engine.close()
+    table = np.array(rows)
+    shares = dict(zip(PARTS, np.median(table[:, : len(PARTS)], axis=0).tolist(), strict=True))
+    return {
+        "task": name,
+        "threads": threads,
+        "iterations": iterations,
+        "seconds": float(np.median(table[:, -2])),
+        "steps": float(np.median(table[:, -1])),
+        "shares": shares,
+        "everything_but_episodes": 1.0 - shares["episodes"] - shares["idle threads"],
+    }
+
+
+def against_candidates(name: str, counts: list[int], rounds: int, threads: int = 0) -> list[dict[str, Any]]:
+    """Steps a second with so many candidates at once."""
+    engine = MujocoEngine(TASKS[name], threads)
+    rows = []
+    for count in counts:
+        request = some_policies(TASKS[name], count, horizon=200)
+        rates = []
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            steps = engine.run(request).steps
+            rates.append(steps / (time.perf_counter() - begin))
+        rows.append({"task": name, "candidates": count, "steps_a_second": rates})
+    engine.close()
+    return rows
+
+
+def score_times(name: str, counts: list[int], states: int, rounds: int) -> list[dict[str, Any]]:
+    """Seconds to score N directions on so many behaviour states."""
+    task = TASKS[name]
+    p, n = task.act_dim, task.obs_dim
+    rng = np.random.default_rng(0)
+    z, Q = rng.normal(size=(states, n)), rng.normal(size=states)
+    rows = []
+    for count in counts:
+        directions = Directions(0, 0, count, (p, n))
+        candidates = Candidates(np.zeros((p, n)), Whitening.identity(n), directions, 0.03, 1, Episodes(1000), 1000)
+        seconds = []
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            kernel_scores(candidates, z, Q, 1.0)
+            seconds.append(time.perf_counter() - begin)
+        rows.append({"task": name, "directions": count, "states": states, "seconds": seconds})
+    return rows
+
+
+_MEMORY = """
+import json, resource, sys, tempfile
+from offrank import OPARS
+seen = []
+def note(run, record):
+    if record["kind"] == "iteration":
+        seen.append((record["iteration"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+with tempfile.TemporaryDirectory() as out:
+    agent = OPARS(sys.argv[1], ranker="kernel")
+    agent.learn(iterations=int(sys.argv[2]), eval_every=2, eval_episodes=10, out=out + "/run", callback=note)
+print(json.dumps(seen))
+"""
+
+
+def peak_memory(name: str, iterations: int) -> list[tuple[int, float]]:
+    """Peak megabytes of a process that trains OP-ARS, after each iteration, with evaluations and a run folder."""
+    if sys.platform == "win32":
+        raise UsageError("peak memory cannot be measured on Windows")
+    command = [sys.executable, "-c", _MEMORY, name, str(iterations)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return [(iteration, size / unit) for iteration, size in json.loads(done.stdout.splitlines()[-1])]
+
+
+def thread_scaling(name: str, candidates: int, rounds: int) -> dict[str, Any]:
+    """How much faster two threads are than one, and how much bare physics gains from the second."""
+    task = TASKS[name]
+    request = some_policies(task, candidates)
+    one, two = (MujocoEngine(task, threads) for threads in (1, 2))
+    times = alternate({"one": lambda: one.run(request), "two": lambda: two.run(request)}, rounds)
+    recording = record(task, request, two)
+    bare = alternate({"one": bare_physics(recording, 1), "two": bare_physics(recording, 2)}, rounds)
+    for engine in (one, two):
+        engine.close()
+    return {
+        "task": name,
+        "candidates": candidates,
+        "seconds": times,
+        "faster": ratio(times["one"], times["two"]),
+        "bare_seconds": bare,
+        "bare_faster": ratio(bare["one"], bare["two"]),
+    }

@@ -1,0 +1,235 @@
+"""offrank reproduce"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from offrank.cli import cluster, gpu
+from offrank.cli.options import Parser, count, natural, seeds
+from offrank.core.errors import Interrupted, OffrankError, UsageError, did_you_mean
+from offrank.core.files import write_atomically
+from offrank.display.plots import run_folders
+from offrank.display.progress import clock, growing_display
+from offrank.engines import ENGINES, native_name
+from offrank.lab.studies.catalogue import STUDIES, Study, Wishes
+from offrank.lab.studies.outcomes import Row, cut, distinct, read_rows, write_rows
+from offrank.lab.studies.plan import Planned
+from offrank.lab.studies.work import Tally, Workshop, carry_out, estimate, missing
+from offrank.runs.opening import make_folder
+from offrank.tasks import NATIVE
+
+EPILOG = """\
+examples:
+  offrank reproduce table1 --dry-run                     what it would run, and for how long
+  offrank reproduce table1 --tasks Swimmer-v3,Hopper-v3 --seeds 0-7
+  offrank reproduce boxplots --tasks Swimmer-v3          of the same runs: nothing is run twice
+  offrank reproduce seeds --engine warp                  100 seeds side by side on a GPU
+  offrank reproduce table1 --engine ray --address auto   on a cluster
+  offrank reproduce lqr
+  offrank reproduce table1 --from results/table1.json    table and figures again, from the outcomes alone
+  offrank reproduce seeds --from DIR --budget 1M         as if no run had been given more
+
+Interrupt it, start it again with more seeds, or start it in several processes on one folder: only what is missing is
+run, and nothing twice. See docs/reproduction.md for the files.
+"""
+
+
+def add_parser(verbs: Any) -> None:
+    parser: Parser = verbs.add_parser(
+        "reproduce",
+        help="the paper's tables and figures",
+        description="Run a study of the paper, and make its table and figures.\n\n"
+        + "\n".join(f"  {study.name:12} {study.help}" for study in STUDIES.values()),
+        epilog=EPILOG,
+    )
+    parser.add_argument("study", metavar="STUDY", help=f"one of {', '.join(STUDIES)}")
+    what = parser.add_argument_group("what")
+    what.add_argument("--tasks", metavar="A,B", help="default: the study's own")
+    what.add_argument("--algos", metavar="A,B", help="ars is both baselines; op-ars/smallest-change names a ranker")
+    what.add_argument("--seeds", type=seeds, metavar="0-7", help="default: as many as the paper")
+    what.add_argument(
+        "--budget",
+        type=count,
+        help="steps a run (default: about twice the paper's ARS median); with --from: nothing that came later",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--engine", choices=ENGINES, help="default: each task's own")
+    how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: all CPUs)")
+    how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one a CPU)")
+    how.add_argument("--side-by-side", type=count, metavar="K", help="runs at a time (default: what suits the engine)")
+    how.add_argument("--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="default runs/reproduce")
+    how.add_argument(
+        "--from", dest="source", type=Path, nargs="+", metavar="PATH", help="run nothing: outcomes or folders of runs"
+    )
+    how.add_argument("--unfinished", action="store_true", help="with --from: runs that go on, as far as they have come")
+    how.add_argument("--dry-run", action="store_true", help="list the runs and the most time they can take")
+    how.add_argument("--json", action="store_true", help="print data rather than Markdown")
+    how.add_argument("--quiet", action="store_true", help="no progress")
+    gpu.add_flags(parser)
+    cluster.add_flags(parser)
+    parser.set_defaults(run=reproduce)
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    if args.study not in STUDIES:
+        raise UsageError(
+            f"unknown study {args.study!r}: one of {', '.join(STUDIES)}{did_you_mean(args.study, STUDIES)}"
+        )
+    study = STUDIES[args.study]
+    wishes = Wishes(
+        tasks=None if args.tasks is None else tuple(dict.fromkeys(_task(word) for word in args.tasks.split(","))),
+        algos=None if args.algos is None else tuple(dict.fromkeys(args.algos.split(","))),
+        seeds=None if args.seeds is None else tuple(args.seeds),
+        budget=args.budget,
+    )
+    if args.unfinished and not args.source:
+        raise UsageError("--unfinished is for --from: a study shows the runs that have ended, and says what is missing")
+    if args.source:
+        if args.dry_run:
+            raise UsageError("--from runs nothing: there is nothing to rehearse with --dry-run")
+        return _present_again(study, wishes, args)
+    plan = study.plan(wishes)
+    shop = Workshop(
+        pool=args.out / study.pool,
+        engine=args.engine,
+        threads=args.threads,
+        workers=args.workers,
+        side_by_side=args.side_by_side or study.side_by_side,
+        gpu=gpu.gpu_of(args, args.engine or "auto"),
+        cluster=cluster.cluster_of(args),
+    )
+    if args.dry_run:
+        return _rehearse(plan, shop, args)
+    display = growing_display(sys.stderr, enabled=not args.quiet)
+    failure: OffrankError | None = None
+    tally = Tally()
+    try:
+        tally = carry_out(plan, shop, display)
+    except Interrupted as error:
+        print(f"offrank: {error}; saved, the same command goes on from here", file=sys.stderr)
+        return 128 + error.signum
+    except UsageError:
+        raise
+    except OffrankError as error:  # what the others came to is still worth a table
+        failure = error
+    finally:
+        display.close()
+    lacking = missing(plan, shop.pool)
+    rows = [_as_planned(study.gather(shop.pool / run.name), run, study, args) for run in plan if run not in lacking]
+    if study.beside is not None and rows:
+        rows += study.beside(sorted({run.seed for run in plan}), max(run.steps for run in plan))
+    for run in tally.elsewhere:
+        print(f"offrank: {run.name} is in the hands of another process", file=sys.stderr)
+    status = _present(study, rows, args, lacking)
+    if failure is not None:
+        raise failure
+    return status
+
+
+def _as_planned(row: Row, run: Planned, study: Study, args: argparse.Namespace) -> Row:
+    """A finished run's row, no further than asked for: what is in the folder may have had more steps.
+
+    Raises:
+        UsageError: it was run on another engine than was asked for.
+    """
+    if args.engine not in (None, "auto", "ray", row["engine"]):
+        raise UsageError(f"{run.name} in {args.out} was run on {row['engine']}, not {args.engine}: give another --out")
+    longer = args.budget is not None and (row.get("budget") or 0) > args.budget
+    return cut(row, args.budget) if longer and study.in_parts else row
+
+
+def _task(word: str) -> str:
+    name = native_name(word)
+    if name is None:
+        raise UsageError(f"unknown task {word!r}: one of {', '.join(NATIVE)}{did_you_mean(word, NATIVE)}")
+    return name
+
+
+def _present_again(study: Study, wishes: Wishes, args: argparse.Namespace) -> int:
+    """What --from asks for: run nothing."""
+    if not study.in_parts and (wishes.budget is not None or args.unfinished):
+        flag = "--budget" if wishes.budget is not None else "--unfinished"
+        raise UsageError(f"--from with {flag} is not for {study.name}: its outcomes are known of whole runs only")
+    found = read_rows(args.source, args.unfinished, study.gather)
+    rows = distinct(found)
+    if not rows:
+        going = 0 if args.unfinished else sum(path.is_dir() and len(run_folders([path])) for path in args.source)
+        also = f"; {going} are unfinished, add --unfinished to see how far they have come" if going else ""
+        raise UsageError(f"no finished run in {' '.join(map(str, args.source))}{also}")
+    if len(rows) < len(found):
+        print(
+            f"offrank: {len(found) - len(rows)} outcomes are of runs that others are of: each counts once",
+            file=sys.stderr,
+        )
+    chosen = _chosen(wishes, rows)
+    study.check(chosen, parts=wishes.budget is not None)
+    if wishes.budget is not None:
+        chosen = [cut(row, wishes.budget) for row in chosen]
+    target = (args.out / f"{study.name}.json").resolve()
+    if chosen != rows and target in {path.resolve() for path in args.source}:
+        raise UsageError(f"{target} would be overwritten by a part of itself: give another --out")
+    return _present(study, chosen, args, [])
+
+
+def _chosen(wishes: Wishes, rows: list[Row]) -> list[Row]:
+    """The rows that were asked for."""
+    for flag, key, asked in (
+        ("--tasks", "task", wishes.tasks),
+        ("--seeds", "seed", wishes.seeds),
+        ("--algos", "algo", wishes.algos),
+    ):
+        if asked is None:
+            continue
+        held = {name for row in rows for name in _names(row, key)}
+        absent = [wish for wish in asked if wish not in held]
+        if absent and key != "seed":
+            there = ", ".join(sorted({row[key] for row in rows}))
+            raise UsageError(f"{flag} {absent[0]}: no outcome is of that; they are of {there}")
+        if len(absent) == len(asked):
+            raise UsageError(f"{flag}: no outcome is of any of these seeds")
+        rows = [row for row in rows if not set(asked).isdisjoint(_names(row, key))]
+    return rows
+
+
+def _names(row: Row, key: str) -> tuple[str | int, ...]:
+    """What a row's task, seed or algorithm may be called: an algorithm with its ranker, too."""
+    return (row["algo"], f"{row['algo']}/{row['ranker']}") if key == "algo" else (row[key],)
+
+
+def _present(study: Study, rows: list[Row], args: argparse.Namespace, lacking: list[Planned]) -> int:
+    """Write outcomes, summary, Markdown and figures, and print the table."""
+    if not rows:
+        print(f"offrank: none of the {len(lacking)} runs is finished yet", file=sys.stderr)
+        return 0
+    stem = args.out / study.name
+    make_folder(args.out)
+    text = study.present(rows, stem)
+    if lacking:
+        text += f"\n\nUnfinished: {len(lacking)} of {len(lacking) + len(rows)} runs: "
+        text += ", ".join(run.name for run in lacking[:20]) + (", ..." if len(lacking) > 20 else "")
+    write_rows(stem.with_name(f"{stem.name}.json"), rows)
+    write_atomically(stem.with_name(f"{stem.name}.md"), (text + "\n").encode())
+    print(json.dumps(rows, indent=1) if args.json else text)
+    print(f"{stem}.* written", file=sys.stderr)
+    return 0
+
+
+def _rehearse(plan: list[Planned], shop: Workshop, args: argparse.Namespace) -> int:
+    rows = estimate(plan, shop)
+    total, left = sum(seconds for *_, seconds in rows), sum(not finished for *_, finished, _ in rows)
+    if args.json:
+        entries = [
+            {"run": run.name, "steps": run.steps, "done": done, "finished": finished, "seconds_at_most": round(s, 1)}
+            for run, done, finished, s in rows
+        ]
+        print(json.dumps({"runs": entries, "seconds_at_most": round(total, 1)}, indent=1))
+        return 0
+    for run, done, finished, seconds in rows:
+        state = "finished" if finished else f"{done:,} of {run.steps:,} steps, at most {clock(seconds)}"
+        print(f"{run.name:48} {state}")
+    print(f"{left} of {len(rows)} runs to do, at most {clock(total)} on this machine; a threshold ends a run sooner")
+    return 0

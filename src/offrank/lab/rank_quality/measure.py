@@ -1,0 +1,142 @@
+"""How good is a ranking? Every ranker's scores of many fresh candidates beside their true scores from many episodes.
+
+At a checkpoint of a run, the candidates are those that its next iteration would draw after its own N: same seed, same
+iteration, indices from N on, so that training never saw them and a ranker finds nothing unusual. Behaviour rollouts are
+those of that iteration. The true score of a candidate is its mean return over E episodes a sign, less the survival
+bonus, as training sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrank.algorithms.rankers import RANKERS, Ranker
+from offrank.algorithms.rankers.interleaved import Mixed
+from offrank.algorithms.rankers.on_policy import OnPolicy
+from offrank.core.arrays import FloatArray, Metrics, part
+from offrank.core.candidates import Candidates, Episodes, answered
+from offrank.core.errors import UsageError, did_you_mean
+from offrank.core.files import load_arrays, save_arrays
+from offrank.core.noise import Role, episode_seeds
+from offrank.core.rollouts import Request
+from offrank.engines.base import Engine
+from offrank.lab.rank_quality.checkpoints import Checkpoint
+from offrank.runs.config import RunConfig, resolve
+
+KIND = "rank-quality"
+# those that rank without running the candidates; on-policy ranking is the ceiling, and a mixture is one or the other
+OFF_POLICY = tuple(name for name, ranker in RANKERS.items() if not issubclass(ranker, OnPolicy | Mixed))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen of N candidates at a checkpoint."""
+
+    scores: dict[str, FloatArray]  # by ranker, (N,), larger is better
+    returns: FloatArray  # (2, N, E): of the plus and the minus sign
+    b: int  # as large a share of N as the run uses of its own candidates
+    metrics: dict[str, Metrics] = field(default_factory=dict)  # what each ranker logged
+
+    def save(self, path: Path, meta: dict[str, Any]) -> None:
+        arrays = {f"scores.{name}": values for name, values in self.scores.items()}
+        save_arrays(path, KIND, {**arrays, "returns": self.returns}, {**meta, "b": self.b, "metrics": self.metrics})
+
+    @staticmethod
+    def read(path: Path) -> tuple[Evidence, dict[str, Any]]:
+        _, arrays, meta = load_arrays(path, KIND)
+        return Evidence(part(arrays, "scores."), arrays["returns"], meta["b"], meta["metrics"]), meta
+
+
+def check_names(rankers: Sequence[str]) -> None:
+    """Raise UsageError if one of them is not a ranker that can be judged."""
+    for name in rankers:
+        if name not in OFF_POLICY:
+            hint = did_you_mean(name, OFF_POLICY)
+            raise UsageError(f"ranker {name!r} cannot be judged: one of {', '.join(OFF_POLICY)}{hint}")
+
+
+def rankers_for(config: RunConfig, names: Sequence[str], discrete: bool) -> list[Ranker]:
+    """The rankers of these names that can be judged in a run, with its hyperparameters where they have some in common.
+
+    One that remembers is judged only where it did the ranking: elsewhere it has nothing to go by. One that compares
+    actions is left out where they are discrete.
+    """
+    found = []
+    for name in names:
+        known = {f.name for f in fields(RANKERS[name])}
+        shared = {key: value for key, value in config.hyperparameters.items() if key in known}
+        ranker = resolve(config.task, config.algo, name, shared).ranker
+        if not (discrete and ranker.needs_continuous_actions) and (
+            name == config.ranker or not ranker.start(1, 1, config.seed)
+        ):
+            found.append(ranker)
+    return found
+
+
+def gather(
+    checkpoint: Checkpoint,
+    rankers: Iterable[Ranker],
+    engine: Engine,
+    count: int,
+    episodes: int,
+    tick: Callable[[], None] = lambda: None,
+) -> Evidence:
+    """Score `count` fresh candidates by each ranker, and run both signs of each for `episodes` episodes.
+
+    Args:
+        checkpoint: around whose policy they are drawn.
+        rankers: to judge.
+        engine: of the run's environment, with nothing under way.
+        count: of candidates, N.
+        episodes: a sign, E.
+        tick: called `episodes` times.
+    """
+    strategy, state = checkpoint.config.recipe.strategy, checkpoint.state
+    own, (p, n) = strategy.n_directions, state.M.shape
+    b = max(1, round(count * strategy.n_top / own))
+    episodes_as_run = Episodes(horizon=checkpoint.config.horizon, **checkpoint.config.recipe.episodes)
+    candidates = strategy.candidates(state, episodes_as_run, checkpoint.config.horizon)
+    drawn = replace(candidates.directions, count=own + count, orthogonal=False)
+    candidates = replace(candidates, directions=drawn, b=b)
+    scores, metrics = {}, {}
+    for ranker in rankers:
+        memory = state.ranker if ranker.name == checkpoint.config.ranker else ranker.start(p, n, state.seed)
+        ranking = answered(ranker.rank(candidates, memory), engine.run)
+        # who gives no scores takes the candidates in their order
+        ordered = -np.arange(candidates.N, dtype=np.float64) if ranking.scores is None else ranking.scores
+        scores[ranker.name], metrics[ranker.name] = ordered[own:], ranking.metrics
+    rounds = []
+    for episode in range(episodes):
+        rounds.append(_run_once(candidates, own, episode, engine))
+        tick()
+    return Evidence(scores, np.stack(rounds, axis=2), b, metrics)
+
+
+def _run_once(candidates: Candidates, own: int, episode: int, engine: Engine) -> FloatArray:
+    """Returns (2, N) of one episode a sign of the fresh candidates, from starts that nothing else uses."""
+    directions, how = candidates.directions, candidates.episodes
+    fresh = np.arange(own, directions.count)
+    start = fresh + episode * directions.count
+    signs = (Role.PLUS, Role.MINUS)
+    seeds = [
+        episode_seeds(directions.seed, directions.iteration, Role.PLUS if how.common_starts else sign, start)
+        for sign in signs
+    ]
+    rollouts = engine.run(
+        Request(
+            base=candidates.M,
+            whitening=candidates.whitening,
+            seeds=np.concatenate(seeds),
+            roles=np.repeat(signs, len(fresh)).astype(np.int64),
+            index=np.tile(fresh, 2),
+            horizon=how.horizon,
+            scale=candidates.scale,
+            directions=directions,
+        )
+    )
+    return how.returns(rollouts).reshape(2, -1)

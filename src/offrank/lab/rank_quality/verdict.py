@@ -1,0 +1,106 @@
+"""What the evidence of rank quality says: every ranker beside the null controls, one-episode ranking and the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from offrank.core.arrays import FloatArray
+from offrank.lab.rank_quality.agreement import TARGETS, Agreement, Order, Resamples, split_halves, targets
+from offrank.lab.rank_quality.measure import Evidence
+
+CONTROLS = ("random", "smallest-change", "largest-change", "signed-change")
+ONE_EPISODE = {"max": "one-episode max", "gap": "one-episode gap"}  # rankings by a single episode a sign
+
+
+def judge(evidence: Evidence, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+    """What the evidence says of each ranker, as numbers for a file.
+
+    Returns:
+        rankers: by name, then by target: spearman and kendall with intervals, overlap of the top b, and `ahead_of`, the
+        difference in spearman to each control. The rankings by one episode a sign are among them.
+        alike: by ranker and control, the spearman correlation of their scores with each other.
+        noise: split halves and their ceiling, by target.
+    """
+    returns, b = evidence.returns, evidence.b
+    N, E = returns.shape[1:]
+    drawn = Resamples(N, resamples, seed)
+    truth = {target: Order(values, drawn) for target, values in targets(*returns.mean(axis=2)).items()}
+    orders = {ranker: Order(scores, drawn) for ranker, scores in evidence.scores.items()}
+    found = {
+        ranker: {target: order.agreement(truth[target], b) for target in TARGETS} for ranker, order in orders.items()
+    }
+    found |= {label: _one_episode(returns, by, b, drawn) for by, label in ONE_EPISODE.items()}
+    controls = [name for name in CONTROLS if name in orders]
+    return {
+        "candidates": N,
+        "episodes": E,
+        "top": b,
+        "overlap_by_chance": round(b / N, 4),
+        "return_mean": round(float(returns.mean()), 2),
+        "return_std_of_candidates": round(float(returns.mean(axis=2).std()), 2),
+        "return_std_of_episodes": round(float(returns.std(axis=2, ddof=1).mean()), 2),
+        "metrics": evidence.metrics,
+        "rankers": {
+            ranker: {
+                target: agreement.to_json()
+                | {"ahead_of": _ahead(agreement, {c: found[c][target] for c in controls if c != ranker})}
+                for target, agreement in by_target.items()
+            }
+            for ranker, by_target in found.items()
+        },
+        "alike": {
+            ranker: {c: round(order.agreement(orders[c], b).spearman.value, 4) for c in controls if c != ranker}
+            for ranker, order in orders.items()
+        },
+        "noise": split_halves(returns, seed=seed),
+    }
+
+
+def _one_episode(returns: FloatArray, by: str, b: int, drawn: Resamples) -> dict[str, Agreement]:
+    """Of the order by one episode a sign with that by the other episodes, by target: an average over the episodes."""
+    found: dict[str, list[Agreement]] = {target: [] for target in TARGETS}
+    for episode in range(returns.shape[2]):
+        seen = Order(targets(*returns[:, :, episode])[by], drawn)
+        others = targets(*np.delete(returns, episode, axis=2).mean(axis=2))
+        for target, values in others.items():
+            found[target].append(seen.agreement(Order(values, drawn), b))
+    return {target: Agreement.average(agreements) for target, agreements in found.items()}
+
+
+def _ahead(agreement: Agreement, controls: dict[str, Agreement]) -> dict[str, dict[str, float]]:
+    """How much more spearman than each control."""
+    return {name: (agreement.spearman - control.spearman).to_json() for name, control in controls.items()}
+
+
+def summary(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Over the seeds: mean, least and largest Spearman correlation of each ranker at each iteration of an algorithm."""
+    groups: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
+    for record in records:
+        key = (record["task"], record["algo"], record["ranker"], record["iteration"])
+        groups.setdefault(key, []).append(record)
+    out = []
+    for (task, algo, ranker, iteration), group in groups.items():
+        names = [name for name in group[0]["rankers"] if all(name in record["rankers"] for record in group)]
+        rows = {
+            name: {
+                target: _spread([record["rankers"][name][target]["spearman"]["value"] for record in group])
+                | {"overlap": _mean([record["rankers"][name][target]["overlap"] for record in group])}
+                for target in TARGETS
+            }
+            for name in names
+        }
+        noise = {target: _mean([record["noise"][target]["ceiling"] for record in group]) for target in TARGETS}
+        head = {"task": task, "algo": algo, "ranker": ranker, "iteration": iteration}
+        out.append(head | {"seeds": [record["seed"] for record in group], "rankers": rows, "noise_ceiling": noise})
+    return out
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(float(np.mean(values)), 4)
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": _mean(values), "low": min(values), "high": max(values)}

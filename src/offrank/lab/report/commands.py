@@ -1,0 +1,99 @@
+"""The commands that make the page's runs again, and the versions and machines that made them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from offrank.display.plots import ranges
+from offrank.lab.studies.catalogue import STUDIES
+from offrank.lab.studies.lqr import METHODS
+from offrank.lab.studies.outcomes import Group, Row, groups
+from offrank.lab.studies.tables import Table
+
+
+def training(rows: Iterable[Row]) -> list[str]:
+    """For every variant of a task the command whose runs have these bits, on the same engine and platform."""
+    rows = list(rows)
+    others = [row for row in rows if row["algo"] in METHODS]
+    found = groups(row for row in rows if row["algo"] not in METHODS)
+    lines = [_train(group, members) for group in found for members in _alike(group)]
+    for budget in dict.fromkeys(row["steps"] for row in others):
+        seeds = sorted({row["seed"] for row in others if row["steps"] == budget})
+        lines.append(f"offrank reproduce lqr --seeds {_seeds(seeds)} --budget {budget}")
+    return lines
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return ranges(seeds).replace(" ", "")
+
+
+def _alike(group: Group) -> list[list[Row]]:
+    """The runs of a group by their limit and set-up, each of which takes a command of its own."""
+    found: dict[str, list[Row]] = {}
+    for row in group.rows:
+        found.setdefault(json.dumps([_limit(row), row.get("setup")], sort_keys=True), []).append(row)
+    return list(found.values())
+
+
+def _limit(row: Row) -> list[str]:
+    return ["--steps", str(row["budget"])] if row.get("budget") else ["--iterations", str(row.get("iterations", 1))]
+
+
+def _train(group: Group, rows: Sequence[Row]) -> str:
+    variant, first = group.variant, rows[0]
+    words = ["offrank", "train", group.task, "--algo", variant.algo]
+    words += ["--ranker", variant.ranker] if variant.ranker else []
+    for name, value in variant.settings:
+        words += ["--set", f"{name}={value}"]
+    words += ["--seeds", _seeds(sorted({row["seed"] for row in rows})), *_limit(first), "--engine", group.engine]
+    words += _setup(first)
+    ran_on = any(r["steps_to_threshold"] is not None and r["steps"] > r["steps_to_threshold"] for r in rows)
+    words += ["--threshold", "none"] if ran_on else []
+    return shlex.join(words)
+
+
+def _setup(row: Row) -> list[str]:
+    """Flags for what is known of a run's set-up; of an older outcome only how often it was evaluated."""
+    evaluations = row.get("evaluations") or []
+    known = row.get("setup") or {"eval_every": int(evaluations[0][0]) if evaluations else 0 if "curve" in row else 10}
+    words = []
+    for name, usual in (("horizon", None), ("eval_every", 10), ("eval_episodes", 100)):
+        if known.get(name, usual) != usual:
+            words += [f"--{name.replace('_', '-')}", str(known[name])]
+    for name, value in (known.get("env_args") or {}).items():
+        words += ["--env-arg", f"{name}={value}"]
+    if known.get("clip_actions") is not None:
+        words.append("--clip-actions" if known["clip_actions"] else "--no-clip-actions")
+    return words
+
+
+def tabulating(files: Iterable[Path]) -> list[str]:
+    """The commands that make tables and printed figures from the files of outcomes, beside each of them."""
+    lines = []
+    for path in files:
+        known = path.stem in STUDIES
+        study, out = (path.stem, path.parent) if known else ("table1", path.with_suffix(""))
+        lines.append(shlex.join(["offrank", "reproduce", study, "--from", path.as_posix(), "--out", out.as_posix()]))
+    return lines
+
+
+def provenance(rows: Iterable[Row], records: Iterable[dict[str, Any]]) -> Table:
+    """Versions and platforms, with how many runs and checkpoints each has made."""
+    runs: Counter[tuple[tuple[str, str], ...]] = Counter()
+    checkpoints: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for row in rows:
+        runs[tuple((row.get("versions") or {}).items())] += 1
+    for record in records:
+        checkpoints[tuple((record.get("versions") or {}).items())] += len(record["checkpoints"])
+    every = list(dict.fromkeys([*runs, *checkpoints]))
+    columns = list(dict.fromkeys(name for key in every for name, _ in key))
+    lines = [
+        [str(runs[key]), str(checkpoints[key]), *(dict(key).get(name, "not recorded") for name in columns)]
+        for key in every
+    ]
+    return Table(["runs", "rank-quality checkpoints", *columns], lines)

@@ -1,0 +1,103 @@
+"""The page: sections for what was found, its data, its style and its script in one file."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from offrank.lab.bench.rounds import machine
+from offrank.lab.report import clips, commands, figures, html, sections, words
+from offrank.lab.report.sections import Section
+from offrank.lab.report.sources import LQR, STEPS, Sources
+
+
+def build(found: Sources, directory: Path, command: Sequence[str], videos: bool = False) -> str:
+    """The whole page.
+
+    Args:
+        found: what to report on.
+        directory: where it was found.
+        command: the words that asked for the page.
+        videos: with clips of the best policies.
+    """
+    films = [sections.videos(clips.record(found.folders))] if videos else []
+    parts, data = _contents(found)
+    parts += [*films, _reading(), _origin(found, command)]
+    contents = "".join(f'<li><a href="#{part.name}">{part.title}</a></li>' for part in parts)
+    body = "\n".join(f'<section id="{part.name}">\n<h2>{part.title}</h2>\n{part.body}\n</section>' for part in parts)
+    room = files(__package__)
+    names = ("page.html", "style.css", "charts.js", "report.js")
+    page, style, charts, script = ((room / name).read_text(encoding="utf-8") for name in names)
+    return Template(page).substitute(
+        title=html.text(f"offrank report: {directory.resolve().name}"),
+        lead=html.text(_lead(found)),
+        contents=contents,
+        body=body,
+        data=html.data(data),
+        style=style,
+        script=charts + script,
+    )
+
+
+def _contents(found: Sources) -> tuple[list[Section], dict[str, Any]]:
+    """Sections for what there is, and the data of their figures."""
+    parts: list[Section] = []
+    data: dict[str, Any] = {}
+    rows = found.rows
+    if STEPS in rows:
+        parts.append(sections.steps(rows[STEPS]))
+        data["steps"] = figures.steps(rows[STEPS])
+    if "seeds" in rows:
+        parts.append(sections.seeds(rows["seeds"]))
+        data["seeds"] = figures.bands(rows["seeds"])
+    if "sensitivity" in rows:
+        parts.append(sections.sensitivity(rows["sensitivity"]))
+        data["sensitivity"] = figures.bands(rows["sensitivity"], combinations=True)
+    if "walltime" in rows:
+        parts.append(sections.walltime(rows["walltime"]))
+    if LQR in rows:
+        parts.append(sections.regulators(rows[LQR]))
+        data["lqr"] = figures.regulators(rows[LQR])
+    if found.records:
+        parts.append(sections.rank_quality(found.records))
+        data["rank"] = figures.rank_quality(found.records)
+    return parts, data
+
+
+def _lead(found: Sources) -> str:
+    """What the page is about, in a line."""
+    rows = found.every_row
+    tasks = dict.fromkeys([*(row["task"] for row in rows), *(record["task"] for record in found.records)])
+    checkpoints = sum(len(record["checkpoints"]) for record in found.records)
+    said = [f"{len(rows):,} runs"] if rows else []
+    said += [f"{checkpoints} rank-quality checkpoints"] if checkpoints else []
+    said += [f"{len(found.unfinished)} runs unfinished and left out"] if found.unfinished else []
+    return f"{', '.join(tasks)}: {'; '.join(said)}."
+
+
+def _reading() -> Section:
+    lines = [f"<dt>{html.text(term)}</dt><dd>{html.text(meaning)}</dd>" for term, meaning in words.READING.items()]
+    return Section("reading", "How to read the tables", "<dl>\n" + "\n".join(lines) + "\n</dl>")
+
+
+def _origin(found: Sources, command: Sequence[str]) -> Section:
+    """Versions, machine, commands."""
+    here = machine()
+    platform, ours = here["versions"]["platform"], here["versions"]["offrank"]
+    made = f"This page was made by offrank {ours} on {here['cpu']}, {here['cores']} cores, {platform}."
+    table = html.table(commands.provenance(found.every_row, found.records), "What made the runs")
+    parts = [table, sections.note(made)]
+    train = commands.training(found.every_row)
+    if train:
+        parts += ["<h3>The runs</h3>", sections.note(words.RUNS), _code(train)]
+    parts.append("<h3>Tables, figures, this page</h3>")
+    parts.append(_code([*commands.tabulating(found.files), shlex.join(["offrank", *command])]))
+    return Section("origin", "Versions, machine, commands", "\n".join(parts))
+
+
+def _code(lines: Sequence[str]) -> str:
+    return f'<pre tabindex="0"><code>{html.text(chr(10).join(lines))}</code></pre>'

@@ -1,0 +1,178 @@
+"""The sections of the page: a heading, what it shows, tables, and room for figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from offrank.lab.rank_quality.agreement import TARGETS
+from offrank.lab.report import html, words
+from offrank.lab.report.clips import Clip
+from offrank.lab.studies import lqr
+from offrank.lab.studies.outcomes import Row, engines_differ, groups
+from offrank.lab.studies.paper import about
+from offrank.lab.studies.plan import baselines
+from offrank.lab.studies.tables import (
+    Summary,
+    Table,
+    chances,
+    middle,
+    seconds_table,
+    sensitivity_tables,
+    shares,
+    success,
+    summarise,
+    thousands,
+)
+
+Columns = list[tuple[str, list[str]]]
+B_OF_B = "b\u00a0of\u00a0b"
+COLUMNS: Columns = [
+    ("", ["algorithm", "N/b"]),
+    ("reached the threshold", ["ours (95%)", "paper"]),
+    ("thousands of steps", ["censored median (95%)", "median of successes", "paper: median of successes"]),
+    ("share of N/b's steps", ["ours", "paper"]),
+    (f"of {B_OF_B}'s", ["ours", "paper"]),
+    ("there before", ["N/b", B_OF_B]),
+]
+MEANING = {"max": "max(r⁺, r⁻)", "gap": "|r⁺ - r⁻|", "mean": "(r⁺ + r⁻) / 2"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """Inner HTML under a heading; `name` is its anchor."""
+
+    name: str
+    title: str
+    body: str
+
+
+def note(words: str) -> str:
+    return f'<p class="note">{html.text(words)}</p>'
+
+
+def _figures(name: str, title: str, words: str) -> str:
+    return f'<h3>{title}</h3>\n{note(words)}\n<div class="panels" data-figure="{name}"></div>'
+
+
+def _picker(name: str) -> str:
+    return f'<div class="picker" data-picker="{name}"></div>'
+
+
+def steps(rows: Sequence[Row]) -> Section:
+    """Table 1 with its curves, boxes and survival curves."""
+    tables = steps_tables(rows)
+    parts = [note(words.TABLE), *tables] if tables else []
+    parts += [_picker("steps"), _figures("curves", "Learning curves", words.CURVES)]
+    if tables:
+        parts.append(_figures("boxes", "Box plots", words.BOXES))
+        parts.append(_figures("survival", "Survival curves", words.SURVIVAL))
+    return Section("steps", "Steps to the threshold" if tables else "Learning curves", "\n".join(parts))
+
+
+def steps_tables(rows: Sequence[Row], what: str = "") -> list[str]:
+    """A table a task, for the tasks that have a threshold; `what` tells its runs from those of other sections."""
+    summaries = summarise(rows)
+    several = engines_differ(groups(rows))
+    head = [column for _, columns in COLUMNS for column in columns]
+    tables = []
+    for task in dict.fromkeys(s["task"] for s in summaries):
+        members = [s for s in summaries if s["task"] == task]
+        caption = f"{task}, threshold {members[0]['threshold']:g}{what}"
+        tables.append(html.table(Table(head, [_cells(s, several) for s in members]), caption, COLUMNS))
+    return tables
+
+
+def _cells(s: Summary, several: bool) -> list[str]:
+    paper = s["paper"]
+    ours, theirs = shares(s), _paper_shares(s)
+    return [
+        s["variant"] + (f" ({s['engine']})" if several else ""),
+        s["size"],
+        success(s),
+        "-" if paper is None else f"{paper['reached']} of {paper['seeds']}",
+        middle(s),
+        thousands(s["median_of_successes"]),
+        "-" if paper is None else f"{paper['steps']:,}",
+        *(cell for pair in zip(ours, theirs, strict=True) for cell in pair),
+        *chances(s),
+    ]
+
+
+def _paper_shares(s: Summary) -> list[str]:
+    """What the paper's median is of the paper's baselines; nothing for a baseline itself."""
+    known = about(s["task"], "interactions")
+    labels = [baseline.label for baseline in baselines(s["algo"])]
+    return [
+        f"{s['paper']['steps'] / known[label]['steps']:.0%}"
+        if s["paper"] and label in known and label != s["variant"]
+        else "-"
+        for label in labels
+    ]
+
+
+def seeds(rows: Sequence[Row]) -> Section:
+    figures = _figures("seeds", "Median and percentile bands", words.SEEDS)
+    return Section("seeds", "Many seeds", "\n".join([*steps_tables(rows, ", many seeds"), _picker("seeds"), figures]))
+
+
+def sensitivity(rows: Sequence[Row]) -> Section:
+    parts = [note(words.GRID)]
+    for table in sensitivity_tables(rows):
+        task, *columns = table.head
+        parts.append(html.table(Table(["behaviour rollouts", *columns], table.rows), f"{task}, by n_b and h"))
+    parts += [_picker("sensitivity"), _figures("sensitivity", "Returns by setting", words.SETTINGS)]
+    return Section("sensitivity", "Sensitivity to n_b and h", "\n".join(parts))
+
+
+def walltime(rows: Sequence[Row]) -> Section:
+    content = seconds_table(groups(rows))
+    body = f"{note(content.note)}\n{html.table(content, 'Seconds to the threshold')}"
+    return Section("walltime", "Wall-clock time", body)
+
+
+def regulators(rows: Sequence[Row]) -> Section:
+    content = lqr.table(rows)
+    parts = [note(content.note), html.table(content, "Relative suboptimality and share stable")]
+    parts += [_picker("lqr"), _figures("lqr", "Cost and stability", words.REGULATORS)]
+    return Section("lqr", "LQR", "\n".join(parts))
+
+
+def rank_quality(records: Sequence[dict[str, Any]]) -> Section:
+    tables = []
+    for record in records:
+        rows = [row for checkpoint in record["checkpoints"] for row in _ranking_rows(checkpoint)]
+        head = ["policy of", "ranking", *(f"with {MEANING[target]}" for target in TARGETS), "of the top b by max"]
+        table = html.table(Table(head, rows), f"{record['task']}: Spearman correlation and 95% interval")
+        tables.append(f"<details><summary>{html.text(record['task'])}, numbers</summary>\n{table}\n</details>")
+    parts = [_picker("rank"), _figures("rank", "Agreement with true scores", words.RANKING), *tables]
+    return Section("rank-quality", "Rank quality", "\n".join(parts))
+
+
+def _ranking_rows(checkpoint: dict[str, Any]) -> list[list[str]]:
+    policy = f"{checkpoint['algo']} seed {checkpoint['seed']}, iteration {checkpoint['iteration']}"
+    rows = []
+    for name, by_target in checkpoint["rankers"].items():
+        found = [by_target[target]["spearman"] for target in TARGETS]
+        cells = [f"{rho['value']:+.2f} ({rho['low']:+.2f} to {rho['high']:+.2f})" for rho in found]
+        rows.append([policy, name, *cells, f"{by_target['max']['overlap']:.2f}"])
+    ceilings = [f"{checkpoint['noise'][target]['ceiling']:.2f}" for target in TARGETS]
+    return [*rows, [policy, "perfect, about", *ceilings, f"{checkpoint['overlap_by_chance']:.2f} by chance"]]
+
+
+def videos(clips: Sequence[Clip]) -> Section:
+    """The best policy of each task."""
+    parts = []
+    for clip in clips:
+        about_it = f"{html.text(clip.task)}: best policy of {html.text(clip.run)}, mean return {clip.best_return:,.0f}"
+        if clip.uri is None:
+            parts.append(f'<p class="note">{about_it}. There is no video: {html.text(clip.trouble)}</p>')
+            continue
+        label = f"{html.text(clip.task)}, {clip.seconds:.0f} seconds"
+        parts.append(
+            f'<figure><video controls muted loop playsinline preload="metadata" src="{clip.uri}" aria-label="{label}">'
+            f"</video><figcaption>{about_it}</figcaption></figure>"
+        )
+    inside = "\n".join(parts) or note("No run folder here has a policy to show.")
+    return Section("videos", "The best policies", f'<div class="videos">{inside}</div>')

@@ -1,0 +1,119 @@
+"""What a folder holds to report on: outcomes, run folders, records of rank quality."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from offrank.core.errors import FileFormatError, UsageError
+from offrank.core.files import read_json
+from offrank.lab.studies import lqr, outcomes
+from offrank.lab.studies.outcomes import Row
+from offrank.runs.folder import CONFIG, RESULT
+
+RECORD = "rank-quality.json"
+APART = ("seeds", "sensitivity", "walltime")  # studies with a section of their own; the others are about the same runs
+STEPS, LQR = "steps", "lqr"
+JUDGED = {"algo", "seed", "iteration", "rankers", "noise", "overlap_by_chance"}  # of a checkpoint
+
+
+@dataclass
+class Sources:
+    """Everything found, rows by the section that shows them."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)  # of outcomes
+    records: list[dict[str, Any]] = field(default_factory=list)  # of rank quality
+    folders: list[Path] = field(default_factory=list)  # finished runs
+    unfinished: list[Path] = field(default_factory=list)
+
+    @property
+    def every_row(self) -> list[Row]:
+        return [row for rows in self.rows.values() for row in rows]
+
+
+def find(directory: Path, rank_quality: Sequence[Path] = (), without: Sequence[str] = ()) -> Sources:
+    """Look through a study folder, or any folder of outcomes, with all that lies inside.
+
+    Of equal runs in several files one that has ended counts, of several such the one with the larger budget. A finished
+    run folder whose run no file of outcomes holds is read itself.
+
+    Args:
+        directory: to look through.
+        rank_quality: files and folders of it elsewhere.
+        without: patterns of paths inside the directory that are not to be read, with all that lies inside them.
+
+    Raises:
+        UsageError: there is no such folder, nothing in it, or nothing that a pattern matches.
+        FileFormatError: a file in it is damaged.
+    """
+    for path in (directory, *rank_quality):
+        if not path.exists():
+            raise UsageError(f"there is no {path}")
+    if not directory.is_dir():
+        raise UsageError(f"{directory} is a file: give the folder it is in")
+    found = Sources()
+    left_out = _left_out(directory, without)
+    runs = sorted(path.parent for path in _files(directory, CONFIG, left_out))
+    found.folders = [folder for folder in runs if (folder / RESULT).is_file()]
+    found.unfinished = [folder for folder in runs if not (folder / RESULT).is_file()]
+    inside = set(runs)
+    for path in _files(directory, "*.json", left_out):
+        if path.parent not in inside and (rows := outcomes.rows_of(path)):
+            found.files.append(path)
+            kind = path.stem if path.stem in APART else STEPS
+            for row in rows:
+                found.rows.setdefault(LQR if "curve" in row else kind, []).append(row)
+    known = {outcomes.identity(row) for row in found.every_row}
+    for folder in found.folders:
+        result = outcomes.result_of(folder)
+        if outcomes.identity(result) not in known:
+            study = lqr if result["task"] == "LQR" else outcomes
+            found.rows.setdefault(LQR if study is lqr else STEPS, []).append(study.gather(folder))
+    found.rows = {kind: outcomes.distinct(rows) for kind, rows in found.rows.items()}
+    records = {path.resolve(): path for path in (*_files(directory, RECORD, left_out), *_given(rank_quality))}
+    found.records = [_record(path) for path in records.values()]
+    if not found.rows and not found.records:
+        raise UsageError(
+            f"{directory} holds nothing to report: no outcomes of runs (STUDY.json, as offrank reproduce writes them), "
+            f"no finished run folders, no {RECORD}" + (f"; {len(runs)} runs are unfinished" if runs else "")
+        )
+    return found
+
+
+def _files(directory: Path, pattern: str, left_out: Collection[Path] = ()) -> list[Path]:
+    """Files inside a folder, at any depth; hidden ones are not ours."""
+    paths = sorted(directory.rglob(pattern))
+    paths = [p for p in paths if not any(part.startswith(".") for part in p.relative_to(directory).parts)]
+    return [p for p in paths if p not in left_out and not any(parent in left_out for parent in p.parents)]
+
+
+def _left_out(directory: Path, patterns: Sequence[str]) -> set[Path]:
+    found: set[Path] = set()
+    for pattern in patterns:
+        matched = set(directory.glob(pattern)) if pattern and not Path(pattern).is_absolute() else set()
+        if not matched:
+            raise UsageError(f"--without {pattern}: nothing in {directory} is called that, such as 'drafts/*.json'")
+        found |= matched
+    return found
+
+
+def _given(paths: Iterable[Path]) -> list[Path]:
+    found = []
+    for path in paths:
+        inside = _files(path, RECORD) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"{path} holds no {RECORD}: offrank rank-quality TASK --out {path} writes it")
+        found += inside
+    return found
+
+
+def _record(path: Path) -> dict[str, Any]:
+    record = read_json(path)
+    checkpoints = record.get("checkpoints")
+    whole = isinstance(checkpoints, list) and all(isinstance(c, dict) and set(c) >= JUDGED for c in checkpoints)
+    if "task" not in record or not checkpoints or not whole:
+        raise FileFormatError(f"{path} is not a record of offrank rank-quality")
+    return record

@@ -1,0 +1,146 @@
+"""Statistics of runs that may never reach their threshold: a seed that did not get there is information, not a gap.
+
+`reached` are steps to the threshold, a run each, None where it was not reached; `spent` the steps each run took in all,
+which is what is known of one that did not get there. None as a result stands for "later than any run was watched".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isinf
+from statistics import median
+
+import numpy as np
+
+from offrank.core.arrays import FloatArray, IntArray
+from offrank.core.errors import UsageError, require
+
+Reached = Sequence[int | None]
+RESAMPLES = 2000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From low to high, None where an end lies beyond every budget."""
+
+    low: float | None
+    high: float | None
+
+
+def survival(reached: Reached, spent: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+    """The Kaplan-Meier curve of runs still short of the threshold: its steps, and the share from each of them on."""
+    _check(reached, spent)
+    stats = require("scipy.stats", "studies")
+    uncensored = [r for r in reached if r is not None]
+    right = [s for r, s in zip(reached, spent, strict=True) if r is None]
+    curve = stats.ecdf(stats.CensoredData(uncensored=uncensored, right=right)).sf
+    return np.asarray(curve.quantiles, dtype=np.float64), np.asarray(curve.probabilities, dtype=np.float64)
+
+
+def censored_median(reached: Reached, spent: Sequence[int]) -> float | None:
+    """The smallest number of steps at which the Kaplan-Meier curve of runs still short of the threshold is at or under
+    one half; None if it never is (more than the budget)."""
+    steps, share = survival(reached, spent)
+    at_half = np.flatnonzero(share <= 0.5 + 1e-12)
+    return float(steps[at_half[0]]) if len(at_half) else None
+
+
+def median_of_successes(reached: Reached) -> float | None:
+    """The paper's reading: the median over the seeds that got there, whatever became of the others."""
+    found = [r for r in reached if r is not None]
+    return float(median(found)) if found else None
+
+
+def median_interval(reached: Reached, spent: Sequence[int], level: float = LEVEL) -> Interval:
+    """Percentile bootstrap of the censored median over the seeds; the rule of `censored_median` in every resample."""
+    _check(reached, spent)
+
+    def medians(picks: IntArray) -> float:
+        found = censored_median([reached[i] for i in picks], [spent[i] for i in picks])
+        return inf if found is None else found
+
+    return _percentiles(_resampled(medians, len(reached)), level)
+
+
+def success_interval(successes: int, runs: int, level: float = LEVEL) -> Interval:
+    """Wilson's interval of a success rate."""
+    stats = require("scipy.stats", "studies")
+    found = stats.binomtest(successes, runs).proportion_ci(level, method="wilson")
+    return Interval(float(found.low), float(found.high))
+
+
+def win(a: tuple[int | None, int], b: tuple[int | None, int]) -> float:
+    """1 if the run a = (reached, spent) was known to be there before b, 0 if after, else 1/2.
+
+    Two runs that never got there tie; so do runs whose order nobody saw, because one was given up before the other
+    arrived.
+    """
+    (reached_a, spent_a), (reached_b, spent_b) = a, b
+    if reached_a is not None and reached_b is not None:
+        return 0.5 if reached_a == reached_b else float(reached_a < reached_b)
+    if reached_a is not None:
+        return 1.0 if reached_a <= spent_b else 0.5
+    if reached_b is not None:
+        return 0.0 if reached_b <= spent_a else 0.5
+    return 0.5
+
+
+def win_table(reached_a: Reached, spent_a: Sequence[int], reached_b: Reached, spent_b: Sequence[int]) -> FloatArray:
+    """`win` of every run of A against every run of B."""
+    _check(reached_a, spent_a)
+    _check(reached_b, spent_b)
+    first, second = list(zip(reached_a, spent_a, strict=True)), list(zip(reached_b, spent_b, strict=True))
+    return np.array([[win(a, b) for b in second] for a in first])
+
+
+def probability_of_winning(table: FloatArray, level: float = LEVEL) -> tuple[float, Interval]:
+    """The probability that a run of A is there before one of B (ties half), with a bootstrap interval over both.
+
+    Gehan's form of the Mann-Whitney statistic: with nothing censored it is the usual one.
+    """
+    rng = np.random.default_rng(0)
+    rows, columns = (rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) for n in table.shape)  # how often each run
+    values: FloatArray = ((rows @ table) * columns).sum(axis=1) / table.size
+    return float(table.mean()), _percentiles(values, level)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A against B on the seeds both ran."""
+
+    wins: int
+    losses: int
+    ties: int
+    p: float  # of the two-sided sign test; ties say nothing
+
+
+def paired(a: Mapping[int, tuple[int | None, int]], b: Mapping[int, tuple[int | None, int]]) -> Paired:
+    """Compare by seed; each mapping goes from seed to (reached, spent)."""
+    stats = require("scipy.stats", "studies")
+    outcomes = [win(a[seed], b[seed]) for seed in sorted(set(a) & set(b))]
+    wins, losses = outcomes.count(1.0), outcomes.count(0.0)
+    p = float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+    return Paired(wins, losses, len(outcomes) - wins - losses, p)
+
+
+def _resampled(statistic: Callable[[IntArray], float], n: int) -> FloatArray:
+    """The statistic of resamples of n runs, given as indices; the same resamples every time.
+
+    A resample is a multiset, so equal ones (few seeds have few) are computed once.
+    """
+    picks = np.sort(np.random.default_rng(0).integers(n, size=(RESAMPLES, n)), axis=1)
+    distinct, counts = np.unique(picks, axis=0, return_counts=True)
+    return np.repeat([statistic(pick) for pick in distinct], counts)
+
+
+def _percentiles(values: FloatArray, level: float) -> Interval:
+    """The middle `level` of the values, without interpolation: half way to infinity is nowhere."""
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
+    return Interval(*(None if isinf(end) else float(end) for end in (low, high)))
+
+
+def _check(reached: Reached, spent: Sequence[int]) -> None:
+    if len(reached) != len(spent) or not len(reached):
+        raise UsageError(f"{len(reached)} outcomes and {len(spent)} budgets: one of each a run, and at least one run")

@@ -1,0 +1,191 @@
+"""The studies by name: which runs each plans, and what it makes of their outcomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from offrank.core.errors import UsageError
+from offrank.core.files import write_atomically
+from offrank.lab.studies import figures, lqr
+from offrank.lab.studies.outcomes import Row, gather, groups
+from offrank.lab.studies.paper import about, paper
+from offrank.lab.studies.plan import Planned, Variant, plan_runs
+from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
+from offrank.runs.config import ALGORITHMS, resolve, task_default
+from offrank.tasks import TASKS
+
+THREE = ("Swimmer-v3", "Hopper-v3", "HalfCheetah-v3")
+REACHING = ("threshold", "steps_to_threshold")  # what an outcome says of reaching the threshold
+CURVE = (*REACHING, "evaluations")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked for; None for the study's own."""
+
+    tasks: tuple[str, ...] | None = None
+    algos: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    budget: int | None = None
+
+
+def compared(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
+    """An algorithm's name is that algorithm; an on-policy one's is both baselines. `algo/ranker` is any combination.
+
+    Without being asked for, only what the paper has on the task.
+    """
+    out: list[Variant] = []
+    for word in algos:
+        algo, _, ranker = word.partition("/")
+        resolve(task, algo, ranker or None)  # complains of what there is not
+        if ranker:
+            out.append(Variant.of(task, algo, ranker))
+        elif asked or algo in (about(task, "interactions") or algos):
+            out.append(Variant(algo))
+            out += [Variant(algo, "random")] if ALGORITHMS[algo][1] == "on-policy" else []
+    return list(dict.fromkeys(out))
+
+
+def grid(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
+    """Every combination of n_b and h that the paper tried; the preset's own is the plain variant."""
+    axes: Mapping[str, list[Any]] = paper()["grid"]
+    combinations = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    return [Variant.of(task, algo, None, settings) for algo in algos for settings in combinations]
+
+
+def present_table(rows: list[Row], stem: Path) -> str:
+    summaries = summarise(rows)
+    write_atomically(stem.with_name(f"{stem.name}-summary.json"), (json.dumps(summaries, indent=1) + "\n").encode())
+    return "Thousands of environment steps to the threshold.\n\n" + interactions_markdown(summaries)
+
+
+def present_boxes(rows: list[Row], stem: Path) -> str:
+    figures.save_figure(figures.box_plots(rows), stem)
+    return present_table(rows, stem)
+
+
+def present_curves(rows: list[Row], stem: Path) -> str:
+    figures.save_figure(figures.seed_curves(rows), stem)
+    return present_table(rows, stem)
+
+
+def present_seeds(rows: list[Row], stem: Path) -> str:
+    figures.save_figure(figures.seed_bands(rows), stem)
+    return present_table(rows, stem)
+
+
+def present_sensitivity(rows: list[Row], stem: Path) -> str:
+    figures.save_figure(figures.seed_bands(rows, combinations=True), stem)
+    tables = [table.markdown() for table in sensitivity_tables(rows)]
+    return "\n\n".join(tables) + "\n\n" + present_table(rows, stem)
+
+
+def present_walltime(rows: list[Row], stem: Path) -> str:
+    return seconds_table(groups(rows)).markdown() + "\n\n" + present_table(rows, stem)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table or figure of the paper: its runs, and what is shown of them."""
+
+    name: str
+    help: str
+    present: Callable[[list[Row], Path], str]  # writes summary and figures beside a stem; returns Markdown
+    tasks: tuple[str, ...] = tuple(TASKS)
+    algos: tuple[str, ...] = ("ars", "op-ars", "tres", "op-tres")
+    seeds: int = 8
+    variants: Callable[[str, Sequence[str], bool], list[Variant]] = compared
+    stops: bool = True  # at the threshold; else every run uses its whole budget
+    eval_every: int = 10
+    pool: str = "runs"  # where in the study folder the runs are
+    side_by_side: int | None = None  # runs at a time, where it matters
+    in_parts: bool = True  # whether outcomes say what a part of a run came to
+    needs: tuple[str, ...] = REACHING  # of an outcome, or its settings
+    elsewhere: bool = True  # whether it makes sense on other tasks than its own
+    gather: Callable[[Path], Row] = gather
+    beside: Callable[[Sequence[int], int], list[Row]] | None = None  # rows of methods that are no runs: (seeds, budget)
+
+    def check(self, rows: Sequence[Row], parts: bool = False) -> None:
+        """Complain of outcomes that are not of such a study, or of which no part can be shown."""
+        needs = (*self.needs, "evaluations") if parts else self.needs
+        for row in rows:
+            lacking = [name for name in needs if name not in row and name not in row["hyperparameters"]]
+            if lacking:
+                which = f"{row['task']} {row['algo']} seed {row['seed']}"
+                raise UsageError(f"{self.name} needs {lacking[0]} of every outcome, and that of {which} has none")
+        if "threshold" in self.needs and rows and all(row["threshold"] is None for row in rows):
+            raise UsageError(f"{self.name} is about reaching a threshold, and no outcome has one")
+
+    def plan(self, wishes: Wishes) -> list[Planned]:
+        tasks = wishes.tasks or self.tasks
+        if not self.elsewhere and set(tasks) != set(self.tasks):
+            raise UsageError(f"{self.name} is about {', '.join(self.tasks)} alone: leave out --tasks")
+        seeds = range(self.seeds) if wishes.seeds is None else wishes.seeds
+        variants = {t: self.variants(t, wishes.algos or self.algos, wishes.algos is not None) for t in tasks}
+        kind = "budget" if self.stops else "fixed"
+        steps = {t: wishes.budget or about(t, kind) for t in tasks}
+        thresholds = {t: task_default(t, "threshold") if self.stops else None for t in tasks}
+        for task in tasks:
+            if self.stops and thresholds[task] is None:
+                raise UsageError(f"{task} has no threshold, and {self.name} is about reaching one")
+        return plan_runs(tasks, variants, seeds, steps, thresholds, self.eval_every)
+
+
+STUDIES = {
+    study.name: study
+    for study in (
+        Study("table1", "steps to the threshold beside the paper's, with both baselines", present_table),
+        Study("boxplots", "box plots of the same runs", present_boxes),
+        Study("curves", "every seed of the same runs against steps", present_curves, needs=CURVE),
+        Study(
+            name="seeds",
+            help="100 seeds of OP-ARS: median and percentile bands",
+            present=present_seeds,
+            tasks=THREE,
+            algos=("op-ars",),
+            seeds=100,
+            stops=False,
+            needs=CURVE,
+        ),
+        Study(
+            name="sensitivity",
+            help="the n_b x h grid of OP-ARS",
+            present=present_sensitivity,
+            tasks=THREE,
+            algos=("op-ars",),
+            seeds=4,
+            variants=grid,
+            stops=False,
+            needs=(*CURVE, "n_behaviour", "bandwidth"),
+        ),
+        Study(
+            name="walltime",
+            help="seconds to the threshold, one run at a time",
+            present=present_walltime,
+            pool="timed",
+            side_by_side=1,
+            in_parts=False,
+            needs=(*REACHING, "wall_s"),
+        ),
+        Study(
+            name="lqr",
+            help="nominal control, LSPI, ARS and OP-ARS on LQR",
+            present=lqr.present,
+            tasks=("LQR",),
+            algos=("ars", "op-ars"),
+            seeds=100,
+            stops=False,
+            eval_every=0,
+            in_parts=False,
+            needs=("curve",),
+            elsewhere=False,
+            gather=lqr.gather,
+            beside=lqr.other_methods,
+        ),
+    )
+}

@@ -1,0 +1,213 @@
+"""The LQR study: cost against timesteps and iterations, and how often the controller stabilises the system.
+
+ARS and OP-ARS are ordinary runs whose log holds the exact cost of every iteration's policy. A row's `curve` is a list
+of [iteration, steps, suboptimality], the last None where the controller does not stabilise: its cost is infinite.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrank.core.arithmetic import one_blas_thread
+from offrank.core.arrays import FloatArray
+from offrank.core.files import write_atomically
+from offrank.core.version import versions
+from offrank.display.plots import Curve, short
+from offrank.lab.statistics import success_interval
+from offrank.lab.studies.figures import panels, save_figure, style
+from offrank.lab.studies.outcomes import Row, given, result_of, setup
+from offrank.lab.studies.plan import Variant
+from offrank.lab.studies.regulators import best_gain, lspi, nominal
+from offrank.lab.studies.tables import Table
+from offrank.tasks.lqr import LQR
+
+POINTS = 40  # of a curve, evenly in the logarithm
+PERCENTILES = (2, 50, 98)
+METHODS = {"nominal": nominal, "lspi": lspi}
+
+
+@lru_cache(maxsize=1)
+def best_cost() -> float:
+    return LQR().cost(best_gain(LQR()))
+
+
+def gather(folder: Path) -> Row:
+    """The row of a finished run."""
+    log = Curve.read(folder)
+    iterations = [r for r in log.records if r["kind"] == "iteration"]
+    kept = np.unique(np.geomspace(1, len(iterations), POINTS).astype(int)) - 1
+    curve = [[r["iteration"], r["steps"], _suboptimality(r["cost"])] for r in (iterations[k] for k in kept)]
+    return result_of(folder) | {"curve": curve, "setup": setup(log.config)}
+
+
+def other_methods(seeds: Sequence[int], budget: int) -> list[Row]:
+    """Rows of nominal control and LSPI, which are no runs: a batch of random steps, and a formula."""
+    task, rows = LQR(), []
+    points = np.unique(np.geomspace(20, budget, POINTS).astype(int)).tolist()
+    for name, method in METHODS.items():
+        for seed in seeds:
+            with one_blas_thread():
+                gains = list(method(task, seed, points))
+            curve = [
+                [None, steps, _suboptimality(None if gain is None else task.cost(gain))]
+                for steps, gain in zip(points, gains, strict=True)
+            ]
+            rows.append(
+                {
+                    "task": task.name,
+                    "algo": name,
+                    "ranker": None,
+                    "seed": seed,
+                    "steps": budget,
+                    "engine": "numpy",
+                    "hyperparameters": {},
+                    "versions": versions(),
+                    "curve": curve,
+                }
+            )
+    return rows
+
+
+def _suboptimality(cost: float | None) -> float | None:
+    """How much more than the best a controller costs, as a share of the best."""
+    if cost is None or not isfinite(cost):
+        return None
+    return float(f"{max(cost / best_cost() - 1, 0.0):.4g}")
+
+
+def present(rows: list[Row], stem: Path) -> str:
+    """Write the summary and the three panels of the paper's figure; return the table."""
+    save_figure(_figure(_methods(rows), *_by_steps(rows)), stem)
+    document = json.dumps(summarise(rows), indent=1) + "\n"
+    write_atomically(stem.with_name(f"{stem.name}-summary.json"), document.encode())
+    return table(rows).markdown()
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, Any]:
+    """Percentiles and share stable of every method against steps."""
+    by_steps, grid = _by_steps(rows)
+    methods = {name: _summary(values, grid) for name, values in by_steps.items()}
+    return {"best_cost": best_cost(), "methods": methods}
+
+
+def summarise_iterations(rows: Sequence[Row]) -> dict[str, Any]:
+    """The same against iterations, of the methods that have them."""
+    found = {name: _by_iterations(members) for name, members in _methods(rows).items()}
+    return {name: _summary(*both) | {"iterations": both[1].tolist()} for name, both in found.items() if both}
+
+
+def _by_steps(rows: Sequence[Row]) -> tuple[dict[str, FloatArray], Any]:
+    """Suboptimality (trials, points) of every method on a common grid of steps (points,)."""
+    budget = max(given(row) for row in rows)
+    grid = np.unique(np.geomspace(100, budget, 80).astype(int))
+    return {name: _at(members, 1, grid) for name, members in _methods(rows).items()}, grid
+
+
+def _by_iterations(rows: Sequence[Row]) -> tuple[FloatArray, Any] | None:
+    """Suboptimality (trials, points) and iterations (points,) of one method; None if it has none to speak of."""
+    if rows[0]["curve"][0][0] is None:
+        return None
+    grid = np.unique([point[0] for row in rows for point in row["curve"]])
+    return _at(rows, 0, grid), grid
+
+
+def _methods(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by method, those with a model first."""
+    found: dict[str, list[Row]] = {name: [] for name in METHODS}
+    for row in rows:
+        name = row["algo"]
+        if name not in METHODS:
+            name = Variant.of(row["task"], name, row["ranker"], row["hyperparameters"]).label
+        found.setdefault(name, []).append(row)
+    return {name: members for name, members in found.items() if members}
+
+
+def _at(rows: Sequence[Row], column: int, grid: Any) -> FloatArray:
+    """Suboptimality (trials, points) of the controller a trial has at each iteration (column 0) or step count (1) of a
+    grid: the last one learned by then; infinite where there is none or it does not stabilise."""
+    out = np.full((len(rows), len(grid)), np.inf)
+    for row, values in zip(rows, out, strict=True):
+        at = np.array([point[column] for point in row["curve"]])
+        gaps = np.array([np.inf if point[2] is None else point[2] for point in row["curve"]])
+        last = np.searchsorted(at, grid, side="right") - 1
+        values[last >= 0] = gaps[last[last >= 0]]
+    return out
+
+
+def _percentiles(values: FloatArray) -> FloatArray:
+    return np.percentile(values, PERCENTILES, axis=0, method="inverted_cdf")
+
+
+def _summary(values: FloatArray, grid: Any) -> dict[str, Any]:
+    low, middle, high = ([x if isfinite(x) else None for x in line.tolist()] for line in _percentiles(values))
+    stable = np.isfinite(values).mean(axis=0).round(4).tolist()
+    return {"steps": grid.tolist(), "p2": low, "median": middle, "p98": high, "stable": stable, "trials": len(values)}
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Every method after so many steps."""
+    by_steps, grid = _by_steps(rows)
+    marks = [mark for mark in (1_000, 10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000) if mark < grid[-1]]
+    columns = [*marks, int(grid[-1])]
+    lines = []
+    for name, values in by_steps.items():
+        cells = []
+        for column in columns:
+            last = np.searchsorted(grid, column, side="right") - 1
+            low, median, high = (_number(x) for x in _percentiles(values[:, last]))
+            cells.append(f"{median} ({low} to {high}), {np.isfinite(values[:, last]).mean():.0%}")
+        stable = int(np.isfinite(values[:, -1]).sum())
+        interval = success_interval(stable, len(values))
+        cells.append(f"{stable} of {len(values)} ({interval.low:.0%}-{interval.high:.0%})")
+        lines.append([name, str(len(values)), *cells])
+    head = ["method", "trials", *(f"{short(c)} steps" for c in columns), "stable at the end (95%)"]
+    note = f"Relative suboptimality of the infinite-horizon cost (best cost {best_cost():.6f}), median over the trials "
+    note += "(2 to 98 percentile), and the share of trials whose controller stabilises the system."
+    return Table(head, lines, note)
+
+
+def _number(x: float) -> str:
+    return f"{x:.2g}" if isfinite(x) else "∞"
+
+
+def _figure(methods: dict[str, list[Row]], by_steps: dict[str, FloatArray], grid: Any) -> Any:
+    names = list(methods)
+
+    def draw(axes: Any, title: str) -> None:
+        for number, (name, rows) in enumerate(methods.items()):
+            x, values = grid, by_steps[name]
+            if title == "cost against iterations":
+                found = _by_iterations(rows)
+                if found is None:
+                    continue
+                values, x = found
+            look = style(names.index(name)) | {"markevery": (number * 2, 10), "ms": 4}
+            if title == "fraction stable":
+                axes.plot(x, np.isfinite(values).mean(axis=0), **look, label=name)
+                continue
+            low, middle, high = _percentiles(values)
+            top = np.where(np.isfinite(high), high, 1e9)
+            seen = np.isfinite(low)
+            axes.fill_between(x, low, top, where=seen, color=look["color"], alpha=0.12, lw=0)
+            axes.plot(x, np.where(np.isfinite(middle), middle, np.nan), **look, label=name)
+        axes.set_title(title)
+        axes.set_xscale("log")
+        axes.set_xlabel("iterations" if "iterations" in title else "timesteps")
+        axes.grid(alpha=0.25)
+        if title == "fraction stable":
+            axes.set_ylim(-0.03, 1.03)
+            axes.set_ylabel("share of trials with spectral radius < 1")
+        else:
+            axes.set_yscale("log")
+            axes.set_ylim(1e-5, 1e3)
+            axes.set_ylabel("relative suboptimality (median, 2-98 percentile)")
+        axes.legend(fontsize=8, framealpha=0.6)
+
+    return panels(("cost against timesteps", "cost against iterations", "fraction stable"), draw)

@@ -1,0 +1,191 @@
+"""The paper's Table 1 and its times, ours beside the paper's, as JSON-able summaries and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from offrank.lab.statistics import (
+    censored_median,
+    median_interval,
+    median_of_successes,
+    paired,
+    probability_of_winning,
+    success_interval,
+    win_table,
+)
+from offrank.lab.studies.outcomes import Group, Row, groups
+from offrank.lab.studies.paper import about
+from offrank.lab.studies.plan import baselines
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text, for Markdown or a page."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def markdown(self) -> str:
+        head, *rows = ("| " + " | ".join(line) + " |" for line in (self.head, *self.rows))
+        text = "\n".join([head, "|---" * len(self.head) + "|", *rows])
+        return f"{self.note}\n\n{text}" if self.note else text
+
+
+def summarise(rows: Iterable[Row]) -> list[Summary]:
+    """One entry a variant of a task: its medians, its success rate, the paper's numbers, and both baselines."""
+    rows = [row for row in rows if row.get("threshold") is not None]
+    found = groups(rows)
+    return [_summary(group, found) for group in found]
+
+
+def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
+    reached, spent = group.reached, group.spent
+    successes = sum(r is not None for r in reached)
+    out: Summary = {
+        "task": group.task,
+        "algo": group.variant.algo,
+        "variant": group.variant.label,
+        "engine": group.engine,
+        "size": group.size,
+        "threshold": group.rows[0]["threshold"],
+        "budget": group.budget,
+        "watched": group.watched,
+        "seeds": group.seeds,
+        "steps_to_threshold": reached,
+        "runs": len(reached),
+        "reached": successes,
+        "success_rate": asdict(success_interval(successes, len(reached))),
+        "median": censored_median(reached, spent),
+        "median_interval": asdict(median_interval(reached, spent)),
+        "median_of_successes": median_of_successes(reached),
+        "paper": about(group.task, "interactions").get(group.variant.label),
+        "against": {},
+    }
+    for baseline in baselines(group.variant.algo):
+        other = next(
+            (g for g in everyone if (g.task, g.variant, g.engine) == (group.task, baseline, group.engine)), None
+        )
+        if other is not None and other is not group:
+            out["against"][baseline.label] = _comparison(group, other)
+    return out
+
+
+def _comparison(group: Group, other: Group) -> Summary:
+    chance, interval = probability_of_winning(win_table(group.reached, group.spent, other.reached, other.spent))
+    ours, theirs = (censored_median(g.reached, g.spent) for g in (group, other))
+    by_seed = ({seed: (r, s) for seed, r, s in zip(g.seeds, g.reached, g.spent, strict=True)} for g in (group, other))
+    return {
+        "share_of_steps": None if ours is None or theirs is None else ours / theirs,
+        "probability_of_winning": chance,
+        "interval": asdict(interval),
+        "paired": asdict(paired(*by_seed)),
+    }
+
+
+def interactions_markdown(summaries: Sequence[Summary]) -> str:
+    """Thousands of steps to the threshold, ours and the paper's."""
+    head = ["task", "algorithm", "N/b", "reached", "censored median (95%)", "median of successes", "paper"]
+    head += ["of N/b", "of b of b", "beats N/b", "beats b of b"]
+    engines = {s["engine"] for s in summaries}
+    rows = []
+    for s in summaries:
+        paper = s["paper"]
+        rows.append(
+            [
+                s["task"],
+                s["variant"] + (f" ({s['engine']})" if len(engines) > 1 else ""),
+                s["size"],
+                success(s),
+                middle(s),
+                thousands(s["median_of_successes"]),
+                "-" if paper is None else f"{paper['steps']:,}, {paper['reached']} of {paper['seeds']}",
+                *shares(s),
+                *chances(s),
+            ]
+        )
+    return Table(head, rows).markdown()
+
+
+def success(s: Summary) -> str:
+    """How many runs got there, with the interval of the rate."""
+    return f"{s['reached']} of {s['runs']} ({s['success_rate']['low']:.0%}-{s['success_rate']['high']:.0%})"
+
+
+def middle(s: Summary) -> str:
+    """The censored median with its interval, in thousands."""
+    low, high = (thousands(s["median_interval"][end], s["watched"]) for end in ("low", "high"))
+    return f"{thousands(s['median'], s['watched'])} ({low} to {high})"
+
+
+def shares(s: Summary) -> list[str]:
+    """Of each baseline's steps, what this variant needs."""
+    found = [None if a is None else a["share_of_steps"] for a in _against(s)]
+    return ["-" if share is None else f"{share:.0%}" for share in found]
+
+
+def chances(s: Summary) -> list[str]:
+    """How probably it gets there before each baseline, and on how many equal seeds it did and did not."""
+    return [
+        "-"
+        if a is None
+        else f"{a['probability_of_winning']:.2f} ({a['interval']['low']:.2f}-{a['interval']['high']:.2f}), "
+        f"{a['paired']['wins']}:{a['paired']['losses']} by seed"
+        for a in _against(s)
+    ]
+
+
+def _against(s: Summary) -> list[Summary | None]:
+    return [s["against"].get(baseline.label) for baseline in baselines(s["algo"])]
+
+
+def thousands(steps: float | None, watched: int | None = None) -> str:
+    """Steps, or that they are more than was watched."""
+    if steps is None:
+        return "-" if watched is None else f"> {watched / 1000:,.0f}"
+    return f"{steps / 1000:,.0f}"
+
+
+def seconds_table(found: Sequence[Group]) -> Table:
+    """Median seconds to the threshold on this machine, censored like the steps, beside the paper's times."""
+    rows = []
+    for group in found:
+        reached = [row["seconds_to_threshold"] for row in group.rows]
+        training = [row["training_seconds_to_threshold"] for row in group.rows]
+        spent = [row["wall_s"] for row in group.rows]
+        count = sum(r is not None for r in reached)
+        paper = str(about(group.task, "seconds").get(group.variant.label, "-"))
+        cells = [_seconds(censored_median(times, spent), max(spent)) for times in (reached, training)]
+        rows.append([group.task, group.variant.label, *cells, f"{count} of {len(reached)}", paper])
+    for task in dict.fromkeys(group.task for group in found):
+        if "cem-rl" in about(task, "seconds"):
+            rows.append([task, "CEM-RL (the paper's)", "-", "-", "-", str(about(task, "seconds")["cem-rl"])])
+    note = (
+        "Seconds to the threshold, one run at a time on the machine that ran them; the paper's on its own (64 cores; "
+    )
+    note += "CEM-RL on a GPU)."
+    return Table(["task", "algorithm", "with evaluations", "training alone", "reached", "paper"], rows, note)
+
+
+def _seconds(value: float | None, most: float) -> str:
+    return f"> {most:,.0f}" if value is None else f"{value:,.0f}"
+
+
+def sensitivity_tables(rows: Iterable[Row]) -> list[Table]:
+    """Censored median of the thousands of steps to the threshold for every n_b and h, a table a task."""
+    found = groups(rows)
+    tables = []
+    for task in dict.fromkeys(group.task for group in found):
+        cells: dict[tuple[float, float], str] = {}
+        for group in (g for g in found if g.task == task):
+            median = thousands(censored_median(group.reached, group.spent), group.watched)
+            count = sum(r is not None for r in group.reached)
+            cells[group.kernel] = f"{median} ({count} of {len(group.rows)})"
+        across, down = (sorted({key[axis] for key in cells}) for axis in (1, 0))
+        lines = [[f"n_b {n}", *(cells.get((n, h), "-") for h in across)] for n in down]
+        tables.append(Table([task, *(f"h {h:g}" for h in across)], lines))
+    return tables

@@ -1,0 +1,49 @@
+"""How good is a policy? Fresh episodes, nothing learned from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offrank.core.errors import UsageError
+from offrank.core.noise import Role, episode_seeds
+from offrank.core.rollouts import Request
+from offrank.engines.base import Engine
+from offrank.policies.trained import LinearPolicy
+
+
+def evaluate_policy(
+    policy: LinearPolicy, engine: Engine, episodes: int = 100, seed: int = 0, horizon: int | None = None
+) -> dict[str, Any]:
+    """Returns and lengths of `episodes` episodes, whose starts depend on `seed` and on nothing a training run used.
+
+    Returns:
+        mean, std: of the returns; returns, lengths: lists, an entry an episode; seed.
+    """
+    if episodes < 1:
+        raise UsageError(f"episodes = {episodes}: must be at least 1")
+    p, n = policy.M.shape
+    if (engine.info.obs_dim, engine.info.act_dim) != (n, p):
+        raise UsageError(
+            f"the policy maps {n} observations to {p} actions, "
+            f"the environment has {engine.info.obs_dim} and {engine.info.act_dim}"
+        )
+    index = np.arange(episodes)
+    rollouts = engine.run(
+        Request(
+            base=policy.M,
+            whitening=policy.whitening,
+            seeds=episode_seeds(seed, 0, Role.EVALUATION, index),  # training evaluates from iteration 1 on
+            roles=np.full(episodes, Role.EVALUATION, dtype=np.int64),
+            index=index,
+            horizon=horizon or engine.info.horizon,
+        )
+    )
+    return {
+        "mean": float(rollouts.totals.mean()),
+        "std": float(rollouts.totals.std()),
+        "returns": rollouts.totals.tolist(),
+        "lengths": rollouts.lengths.tolist(),
+        "seed": seed,
+    }

@@ -1,0 +1,93 @@
+"""Opening run folders: a new run in a free one, or the continuation of what is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from offrank.core.errors import FileFormatError, UsageError
+from offrank.core.files import read_json
+from offrank.engines.base import EnvInfo
+from offrank.runs.config import RunConfig
+from offrank.runs.folder import CHECKPOINT, CONFIG
+from offrank.runs.run import Callback, Run
+
+
+def folder_name(task: str, algo: str, seed: int | None = None) -> str:
+    """`<task>-<algo>-<seed>`, safe as the name of a folder."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in task)
+    return f"{safe}-{algo}" if seed is None else f"{safe}-{algo}-{seed}"
+
+
+def holds_run(folder: Path) -> bool:
+    return (folder / CONFIG).exists() or (folder / CHECKPOINT).exists()
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, if it is not there, for a run to write to."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file, not a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The configuration of the run that a folder holds."""
+    data = read_json(folder / CONFIG)
+    try:
+        return RunConfig.from_json(data)
+    except UsageError as error:
+        raise FileFormatError(f"{folder / CONFIG}: {error}") from error
+
+
+def stored_config(folder: Path, task: str, limits: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig | None:
+    """The configuration to continue with what a folder holds; None if it holds nothing yet.
+
+    Args:
+        folder: the run's.
+        task: must be the task of the run.
+        limits: steps, iterations and threshold where they were given anew.
+        given: other settings that were given; they must be what they were.
+    """
+    if not (folder / CONFIG).is_file():
+        return None
+    config = read_config(folder)
+    if config.task != task:
+        raise UsageError(f"{folder} holds a run of {config.task}, not of {task}")
+    for name, value in given.items():
+        stored = config.hyperparameters.get(name, getattr(config, name, None))
+        if stored != json.loads(json.dumps(value)):  # as the file holds it: a tuple is a list there
+            raise UsageError(f"{folder} holds a run with {name} = {stored}, not {value}: that cannot change any more")
+    return replace(config, **limits)
+
+
+def open_run(
+    config: RunConfig,
+    info: EnvInfo,
+    folder: Path | None,
+    resume: bool = False,
+    callbacks: tuple[Callback, ...] = (),
+    checkpoint_seconds: float = 30.0,
+) -> Run:
+    """A run ready to be driven, its folder closed to other processes.
+
+    Raises:
+        UsageError: the folder holds a run and `resume` is false, or holds another run.
+        BusyError: another process is writing to the folder.
+    """
+    run = Run(config, info, folder, callbacks, checkpoint_seconds)
+    if folder is None:
+        return run
+    make_folder(folder)
+    run.claim()  # before anything is read: nobody may change it from here on
+    if not resume and holds_run(folder):
+        run.close()
+        raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
+    if resume and (folder / CHECKPOINT).is_file():
+        run.restore(folder / CHECKPOINT)
+    return run

@@ -1,0 +1,166 @@
+"""What a run has come to: its state, its evaluations and its best policy, to be looked at, saved and restored."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrank.core.arrays import FloatArray, Memory, part
+from offrank.core.errors import UsageError
+from offrank.core.files import load_arrays, save_arrays, write_json
+from offrank.core.normalizer import Whitening
+from offrank.core.state import State
+from offrank.core.version import versions
+from offrank.engines.base import EnvInfo
+from offrank.policies.trained import LinearPolicy
+from offrank.runs.config import RunConfig
+from offrank.runs.folder import BEST, FINAL, RESULT
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The mean return of the policy after so many iterations and training steps."""
+
+    iteration: int
+    steps: int
+    mean: float
+    std: float
+
+
+class Record:
+    """All that is known of a run. Whoever carries it on (`offrank.runs.run.Run`) changes it."""
+
+    def __init__(self, config: RunConfig, info: EnvInfo):
+        recipe = config.recipe
+        recipe.check(info)
+        self.config, self.info = config, info
+        self.strategy, self.ranker = recipe.strategy, recipe.ranker
+        self.state = self.strategy.start(info.act_dim, info.obs_dim, config.seed, self.ranker)
+        self.evaluations: list[Evaluation] = []
+        self.best: tuple[Evaluation, LinearPolicy] | None = None
+        self.final: Evaluation | None = None  # the extra one at the end of a budget: never a crossing
+        self.evaluation_steps = 0
+        self.stop_reason: str | None = None
+        self._metrics_size = 0  # of the log, as the last checkpoint noted it
+        self._wall_before, self._clock = 0.0, time.perf_counter()
+
+    def _evaluated(self) -> bool:
+        return bool(self.evaluations) and self.evaluations[-1].iteration == self.state.iteration
+
+    @property
+    def policy(self) -> LinearPolicy:
+        """The policy as it is now."""
+        info = self.info
+        whitening = self.strategy.whitening(self.state)
+        return policy_for(info, self.state.M, whitening)
+
+    @property
+    def reached(self) -> Evaluation | None:
+        """The first evaluation at or over the threshold. A final, extra evaluation never counts."""
+        threshold = self.config.threshold
+        if threshold is None:
+            return None
+        return next((e for e in self.evaluations if e.mean >= threshold), None)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds spent, earlier sittings included."""
+        return self._wall_before + time.perf_counter() - self._clock
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The outcome as numbers."""
+        reached, config, best = self.reached, self.config, self.best_of_all[0]
+        return {
+            "task": config.task,
+            "algo": config.algo,
+            "ranker": config.ranker,
+            "seed": config.seed,
+            "threshold": config.threshold,
+            "reached": reached is not None,
+            "steps_to_threshold": None if reached is None else reached.steps,
+            "budget": config.steps,
+            "steps": self.state.steps,
+            "episodes": self.state.episodes,
+            "iterations": self.state.iteration,
+            "evaluation_steps": self.evaluation_steps,
+            "best_return": best and best.mean,
+            "final_return": self.last and self.last.mean,
+            "engine": config.engine,
+            "hyperparameters": config.hyperparameters,
+            "stop_reason": self.stop_reason,
+            "wall_s": self.wall_s,
+            "policy_sha256": self.policy.sha256,
+            "versions": versions(),
+        }
+
+    @property
+    def best_of_all(self) -> tuple[Evaluation | None, LinearPolicy]:
+        """The best policy of any evaluation, a final one included; the current one while there was none."""
+        if self.final is not None and (self.best is None or self.final.mean > self.best[0].mean):
+            return self.final, self.policy
+        return self.best or (None, self.policy)
+
+    @property
+    def last(self) -> Evaluation | None:
+        """The evaluation of the policy as it is now, if there was one."""
+        return self.final or (self.evaluations[-1] if self._evaluated() else None)
+
+    def _write_outcome(self, folder: Path) -> None:
+        evaluation, policy = self.best_of_all
+        policy.save(folder / BEST, self._policy_meta(evaluation))
+        self.policy.save(folder / FINAL, self._policy_meta(self.last))
+        write_json(folder / RESULT, self.result)
+
+    def _policy_meta(self, evaluation: Evaluation | None) -> dict[str, Any]:
+        return {"config": self.config.to_json(), "evaluation": None if evaluation is None else vars(evaluation)}
+
+    def save(self, path: Path) -> None:
+        """Write all of the run to one file."""
+        arrays: Memory = {f"state.{k}": v for k, v in self.state.arrays().items()}
+        table = [(e.iteration, e.steps, e.mean, e.std) for e in self.evaluations]
+        arrays["evaluations"] = np.array(table, dtype=np.float64).reshape(-1, 4)
+        arrays |= self.policy.arrays()
+        best_at = -1
+        if self.best is not None:
+            best_at = self.evaluations.index(self.best[0])
+            arrays |= {f"best.{k}": v for k, v in self.best[1].arrays().items()}
+        meta = {
+            "config": self.config.to_json(),
+            "best_at": best_at,
+            "wall_s": self.wall_s,
+            "evaluation_steps": self.evaluation_steps,
+            "metrics_size": self._metrics_size,
+            "versions": versions(),
+        }
+        save_arrays(path, "run", arrays, meta)
+
+    def restore(self, path: Path) -> None:
+        """Take up the state that `save` wrote; the metrics are cut back to it when the run starts.
+
+        Raises:
+            UsageError: the file is of another run.
+        """
+        _, arrays, meta = load_arrays(path, "run")
+        theirs, ours = RunConfig.from_json(meta["config"]).identity, self.config.identity
+        for name, mine in ours.items():
+            if theirs[name] != mine:
+                raise UsageError(f"{path} is of another run: its {name} is {theirs[name]!r}, not {mine!r}")
+        self.state = State.from_arrays(part(arrays, "state."))
+        self.evaluations = [Evaluation(int(i), int(s), float(m), float(d)) for i, s, m, d in arrays["evaluations"]]
+        self.best = None
+        if meta["best_at"] >= 0:
+            best = LinearPolicy.from_arrays(part(arrays, "best."))
+            self.best = (self.evaluations[meta["best_at"]], best)
+        self.evaluation_steps = meta["evaluation_steps"]
+        self._wall_before, self._clock = meta["wall_s"], time.perf_counter()
+        self._metrics_size = meta["metrics_size"]
+
+
+def policy_for(info: EnvInfo, M: FloatArray, whitening: Whitening) -> LinearPolicy:
+    """The policy with these weights, acting as the environment needs it."""
+    return LinearPolicy(M, whitening, info.discrete, info.first, info.low, info.high, info.shape, info.dtype)

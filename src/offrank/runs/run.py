@@ -1,0 +1,343 @@
+"""One run: iterations, evaluations, when to save and when to stop.
+
+A run is driven from outside. `take` hands out what it wants run next; `receive` takes an outcome and moves on. Whoever
+drives it may be an engine, a fleet, or a person with a robot. Between any two calls the run can be saved, and a run
+loaded from that file asks for the same again.
+
+An evaluation overlaps the iterations after it. They are held back until it is in, and dropped if it ends the run: the
+same result as one after the other, with less waiting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import BaseFileLock
+
+from offrank.core.arrays import Memory, Metrics
+from offrank.core.candidates import Asking, Episodes, Lesson
+from offrank.core.errors import EpisodeError, OffrankError
+from offrank.core.files import write_json
+from offrank.core.noise import Role, episode_seeds
+from offrank.core.rollouts import Request, Rollouts
+from offrank.core.state import State
+from offrank.engines.base import EnvInfo
+from offrank.runs.config import RunConfig
+from offrank.runs.folder import BEST, CHECKPOINT, CONFIG, METRICS
+from offrank.runs.lock import lock_folder
+from offrank.runs.metrics import MetricsFile
+from offrank.runs.record import Evaluation, Record
+
+Wanted = Request | Lesson
+Course = Generator[Wanted | None, Any, None]  # yields None to wait for the evaluation under way
+Callback = Callable[["Run", Metrics], bool | None]  # is told every record of the log; False stops the run
+
+
+class Run(Record):
+    """A run of one algorithm on one task with one seed.
+
+    Args:
+        config: what to run.
+        info: the environment's spaces.
+        folder: where files go; None keeps everything in memory.
+        callbacks: each is called with (run, record) for every line of the log.
+        checkpoint_seconds: the longest time between checkpoints, apart from evaluations and the end.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        info: EnvInfo,
+        folder: Path | None = None,
+        callbacks: tuple[Callback, ...] = (),
+        checkpoint_seconds: float = 30.0,
+    ):
+        super().__init__(config, info)
+        self.folder, self.callbacks, self.checkpoint_seconds = folder, callbacks, checkpoint_seconds
+        self.episodes = Episodes(horizon=config.horizon, **config.recipe.episodes)
+        self._metrics: MetricsFile | None = None
+        self._lock: BaseFileLock | None = None  # on the folder, while the run may write to it
+        self._asked_to_stop = False
+        self._last_checkpoint = time.perf_counter()
+        self._course: Course | None = None
+        self.hands_out_lessons = False  # to whoever drives it; else it carries them out itself
+        self._fresh: list[Request] = []  # wanted, and not yet handed out
+        self._wanted: Wanted | None = None  # of the course
+        self._measuring: Request | None = None  # the evaluation under way; self.state is what it measures
+        self._ahead: list[tuple[State, Metrics]] = []  # iterations done meanwhile, held back
+        self._error: OffrankError | None = None  # what went wrong in one of them
+
+    # --- driving
+
+    def claim(self) -> None:
+        """Keep other processes out of the run's folder, which is there, until the run is closed.
+
+        Raises:
+            BusyError: another process is writing to it.
+        """
+        if self.folder is not None and self._lock is None:
+            self._lock = lock_folder(self.folder)
+
+    def start(self) -> None:
+        """Begin, or go on from where the loaded checkpoint stands."""
+        self._clock = self._last_checkpoint = time.perf_counter()
+        self.stop_reason, self._asked_to_stop, self.final = None, False, None
+        if self.folder is not None and self._metrics is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.claim()
+            write_json(self.folder / CONFIG, self.config.to_json())
+            self._metrics = MetricsFile(self.folder / METRICS, self._metrics_size)
+        self._drop()
+        self._course = self._go()
+        self._advance(None)
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended, or was paused."""
+        return self._course is None
+
+    @property
+    def direction_bytes(self) -> int:
+        """Of an iteration's directions."""
+        return 8 * self.strategy.n_directions * self.state.M.size
+
+    def take(self) -> list[Request]:
+        """What the run wants to have run and has not handed out before."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def receive(self, request: Request, outcome: Rollouts | EpisodeError) -> None:
+        """Take the outcome of a request that `take` gave, and move on.
+
+        Raises:
+            OffrankError: an episode went wrong, or what was learned from it. With an evaluation under way that may
+                end the run, it is raised when that is in.
+        """
+        if request is self._measuring:
+            if isinstance(outcome, EpisodeError):
+                raise outcome
+            self._measured(outcome)
+        elif request is self._wanted:
+            self._go_on(outcome)
+        else:
+            raise ValueError("the outcome of a request that is not under way")
+
+    @property
+    def lesson(self) -> Lesson | None:
+        """What the run waits for instead of episodes, if it hands out lessons."""
+        return self._wanted if isinstance(self._wanted, Lesson) else None
+
+    def taught(self, memory: Memory) -> None:
+        """Take the outcome of the lesson, and move on.
+
+        Raises:
+            OffrankError: as `receive` does.
+        """
+        assert self.lesson is not None
+        self._go_on(memory)
+
+    def stop(self) -> None:
+        """Ask the run to stop after this iteration."""
+        self._asked_to_stop = True
+
+    def pause(self) -> None:
+        """Drop what is under way and save: it will be replayed."""
+        self._drop()
+        self._course = None
+        self.checkpoint()
+        self.close()
+
+    def close(self) -> None:
+        self._wall_before, self._clock = self.wall_s, time.perf_counter()
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        if self._lock is not None:
+            self._lock.release(force=True)
+            self._lock = None
+
+    def _go_on(self, outcome: Rollouts | Memory | EpisodeError) -> None:
+        try:
+            if isinstance(outcome, EpisodeError):
+                raise outcome
+            self._advance(outcome)
+        except OffrankError as error:
+            if self._measuring is None:
+                raise
+            self._error, self._wanted = error, None
+
+    def _advance(self, outcome: Rollouts | Memory | None) -> None:
+        """Let the course go on to its next request."""
+        assert self._course is not None
+        self._wanted = None
+        try:
+            self._wanted = next(self._course) if outcome is None else self._course.send(outcome)
+        except StopIteration:
+            self._course = None
+        if isinstance(self._wanted, Request):
+            self._fresh.append(self._wanted)
+
+    def _drop(self) -> None:
+        """Forget what is under way and what was held back."""
+        self._fresh, self._wanted, self._measuring, self._ahead, self._error = [], None, None, [], None
+
+    # --- the course of a run
+
+    def _go(self) -> Course:
+        while True:
+            if self._evaluation_due():
+                if self._measuring is not None:
+                    yield None
+                self._measuring = self._evaluation()
+                self._fresh.append(self._measuring)
+                if self.config.count_evaluation:  # where evaluation costs, so does an iteration in vain
+                    yield None
+            if self._measuring is not None and self._reason_to_stop() is not None:
+                yield None
+            if self._reason_to_stop() is not None:
+                break
+            yield from self._iterate()
+            if self._measuring is None and time.perf_counter() - self._last_checkpoint >= self.checkpoint_seconds:
+                self.checkpoint()
+        yield from self._end()
+
+    def _end(self) -> Course:
+        self.stop_reason = self._reason_to_stop()
+        self.checkpoint()
+        extra = self.config.eval_every > 0 and not self._evaluated() and not self._asked_to_stop
+        if extra and not self.config.count_evaluation:  # where evaluation costs, nobody asked for this one
+            self.final = self._measure((yield self._evaluation()), final=True)
+        if self.folder is not None:
+            self._write_outcome(self.folder)
+        self.close()
+
+    def _iterate(self) -> Asking[None]:
+        """One iteration of the strategy. Every training step of a run is counted here, and nowhere else."""
+        iteration = self.strategy.iteration(self._latest, self.ranker, self.episodes)
+        steps = episodes = 0
+        outcome: Rollouts | Memory | None = None
+        while True:
+            try:
+                wanted = next(iteration) if outcome is None else iteration.send(outcome)
+            except StopIteration as done:
+                state, metrics = done.value
+                break
+            if isinstance(wanted, Lesson):
+                outcome = (yield wanted) if self.hands_out_lessons else wanted.carry_out()
+                continue
+            outcome = rollouts = yield wanted
+            steps, episodes = steps + rollouts.steps, episodes + len(wanted)
+        state = state.counted(steps, episodes)
+        if self.info.exact is not None:
+            metrics |= self.info.exact(state.M, self.strategy.whitening(state))
+        self._ahead.append((state, metrics))
+        if self._measuring is None:
+            self._catch_up()
+
+    @property
+    def _latest(self) -> State:
+        """The state after the last iteration, held back or not."""
+        return self._ahead[-1][0] if self._ahead else self.state
+
+    def _catch_up(self) -> None:
+        """Make what was held back part of the run; a callback may stop it on the way."""
+        while self._ahead:
+            self.state, metrics = self._ahead.pop(0)
+            self._log("iteration", metrics)
+            if self._asked_to_stop:
+                self._ahead = []
+
+    def _evaluation_due(self) -> bool:
+        every, done = self.config.eval_every, self._latest.iteration
+        return every > 0 and done > 0 and done % every == 0 and not (self._evaluated() and not self._ahead)
+
+    def _evaluation(self) -> Request:
+        """Fresh episodes of the policy as it is."""
+        index = np.arange(self.config.eval_episodes)
+        return Request(
+            base=self.state.M,
+            whitening=self.policy.whitening,
+            seeds=episode_seeds(self.state.seed, self.state.iteration, Role.EVALUATION, index),
+            roles=np.full(len(index), Role.EVALUATION, dtype=np.int64),
+            index=index,
+            horizon=self.config.horizon,
+        )
+
+    def _measure(self, rollouts: Rollouts, final: bool = False) -> Evaluation:
+        """What an evaluation came to; nothing is learned from it."""
+        self.evaluation_steps += rollouts.steps
+        count = len(rollouts.totals)
+        if self.config.count_evaluation:
+            self.state = self.state.counted(rollouts.steps, count)
+        mean, std = float(rollouts.totals.mean()), float(rollouts.totals.std())
+        length = float(rollouts.lengths.mean())
+        record: Metrics = {"return_mean": mean, "return_std": std, "length_mean": length, "eval_episodes": count}
+        self._log("evaluation", record | ({"final": True} if final else {}))
+        return Evaluation(self.state.iteration, self.state.steps, mean, std)
+
+    def _measured(self, rollouts: Rollouts) -> None:
+        """An evaluation is in: end the run, or go on with what was held back."""
+        evaluation = self._measure(rollouts)
+        self.evaluations.append(evaluation)
+        if self.best is None or evaluation.mean > self.best[0].mean:
+            self.best = (evaluation, self.policy)
+        self.checkpoint()
+        waiting, error = self._wanted is None and self._error is None, self._error
+        ends = self.reached is not None or self._asked_to_stop
+        if not ends:
+            self._catch_up()
+            ends = self._asked_to_stop
+        if ends:
+            self._drop()
+            self._course = self._end()
+            self._advance(None)
+            return
+        self._measuring = self._error = None
+        if error is not None:
+            raise error
+        if waiting:
+            self._advance(None)
+
+    def _reason_to_stop(self) -> str | None:
+        config, state = self.config, self._latest
+        if self.reached is not None:
+            return "threshold"
+        if config.steps is not None and state.steps >= config.steps:
+            return "steps"
+        if config.iterations is not None and state.iteration >= config.iterations:
+            return "iterations"
+        return "stopped" if self._asked_to_stop else None
+
+    def _log(self, kind: str, metrics: Metrics) -> None:
+        state = self.state
+        record: Metrics = {"kind": kind, "iteration": state.iteration, "steps": state.steps, "episodes": state.episodes}
+        record |= metrics | {"wall_s": round(self.wall_s, 3)}
+        if self._metrics is not None:
+            self._metrics.write(record)
+        for callback in self.callbacks:
+            if callback(self, record) is False:
+                self.stop()
+
+    # --- saving
+
+    def move_to(self, folder: Path) -> None:
+        """Write to another folder from now on. Its log begins here, whatever was learned before."""
+        self.folder, self._metrics_size = folder, 0
+
+    def checkpoint(self) -> None:
+        """Write all of the run to its folder, if it has one."""
+        self._last_checkpoint = time.perf_counter()
+        if self.folder is None:
+            return
+        if self._metrics is not None:
+            self._metrics.sync()
+            self._metrics_size = self._metrics.size
+        self.save(self.folder / CHECKPOINT)
+        if self.best is not None and self._evaluated():
+            evaluation, policy = self.best
+            if evaluation is self.evaluations[-1]:
+                policy.save(self.folder / BEST, self._policy_meta(evaluation))

@@ -1,0 +1,72 @@
+"""What a saved file or a run folder holds: a policy, and the run it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offrank.core.errors import FileFormatError, UsageError
+from offrank.core.files import load_arrays
+from offrank.engines import Engine, make_engine
+from offrank.policies.trained import LinearPolicy
+from offrank.runs.config import RunConfig
+from offrank.runs.folder import BEST, CHECKPOINT, FINAL
+
+ASK_TELL = "ask-tell"  # the engine of a run whose episodes were run elsewhere
+WHICH = {"best": BEST, "final": FINAL}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A policy with its configuration; `complete` if the file also holds the run's whole state."""
+
+    path: Path
+    policy: LinearPolicy
+    config: RunConfig
+    meta: dict[str, Any]
+    complete: bool
+
+    @staticmethod
+    def read(path: Path) -> Saved:
+        """A policy file or a checkpoint."""
+        kind, arrays, meta = load_arrays(path, "policy", "run")
+        try:
+            config = RunConfig.from_json(meta["config"])
+        except UsageError as error:
+            raise FileFormatError(f"{path}: {error}") from error
+        return Saved(path, LinearPolicy.from_arrays(arrays), config, meta, kind == "run")
+
+    @staticmethod
+    def find(path: Path, which: str = "best") -> Saved:
+        """A file, or the best or final policy of a run folder; its checkpoint while the run has not ended."""
+        if not path.is_dir():
+            if not path.exists():
+                raise UsageError(f"there is no {path}")
+            return Saved.read(path)
+        for name in (WHICH[which], CHECKPOINT):
+            if (path / name).is_file():
+                return Saved.read(path / name)
+        raise UsageError(f"{path} is not a run folder: it has neither {WHICH[which]} nor {CHECKPOINT}")
+
+    def require_environment(self) -> None:
+        """Raise UsageError if the policy was trained where we cannot run episodes."""
+        if self.config.engine == ASK_TELL:
+            raise UsageError(f"{self.path} was trained by ask and tell: there is no environment to run it in")
+
+    def engine(self, engine: str | None = None, **pool: Any) -> Engine:
+        """An engine for the environment the policy was trained on; by default of the kind it was trained with.
+
+        Args:
+            engine: another kind.
+            pool: threads, workers, gpu: see `offrank.engines.make_engine`.
+        """
+        config = self.config
+        self.require_environment()
+        return make_engine(
+            config.task,
+            engine or config.engine,
+            **pool,
+            env_args=config.env_args,
+            clip_actions=config.clip_actions,
+        )
