@@ -12,7 +12,7 @@ setup(
             "offrank.engines.native._rollout",
             ["src/offrank/engines/native/_rollout.c"],
             extra_compile_args=flags,
-            export_symbols=["offrank_episode", "offrank_world_size"],
+            export_symbols=["offrank_episode", "offrank_layout"],
             optional=True,
         )
     ]

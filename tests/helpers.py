@@ -7,18 +7,35 @@ from typing import Any
 
 import numpy as np
 
+from offrank.algorithms.base import Episodes
+from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers import Ranker
+from offrank.algorithms.search import Search
 from offrank.algorithms.strategies import Strategy
-from offrank.core.arrays import FloatArray
-from offrank.core.candidates import Episodes, answered
+from offrank.core.arrays import FloatArray, Memory, part
+from offrank.core.candidates import Around
 from offrank.core.errors import EpisodeError
 from offrank.core.noise import Directions, Role
 from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory
+from offrank.core.space import Space
 from offrank.core.state import State
-from offrank.engines.base import Engine, EnvInfo
+from offrank.core.work import answered
+from offrank.engines.base import Engine
+from offrank.policies import make_policy
 
-Simulate = Callable[[FloatArray, Whitening, int, int], Trajectory]  # weights, whitening, seed, horizon
+Simulate = Callable[[Any, Whitening, int, int], Trajectory]  # weights, whitening, seed, horizon
+
+
+class Controller:
+    """A policy that is not linear, where a test's function multiplies by a matrix."""
+
+    def __init__(self, policy: Policy, theta: FloatArray):
+        self.policy, self.theta = policy, theta
+
+    def __matmul__(self, z: FloatArray) -> FloatArray:
+        return self.policy.act(self.theta, z)
 
 
 class FunctionEngine(Engine):
@@ -28,7 +45,7 @@ class FunctionEngine(Engine):
 
     def __init__(self, simulate: Simulate, obs_dim: int, act_dim: int, horizon: int = 10):
         super().__init__()
-        self.info = EnvInfo(obs_dim, act_dim, horizon)
+        self.space = Space(obs_dim, act_dim, horizon)
         self.simulate = simulate
         self.requests: list[Request] = []
         self._queue: list[tuple[int, Request]] = []
@@ -49,9 +66,10 @@ class FunctionEngine(Engine):
         ticket, request = self._queue.pop(0)
         for i in range(len(request)):
             try:
-                trajectory = self.simulate(
-                    request.weights(i), request.whitening, int(request.seeds[i]), request.horizon
-                )
+                policy, theta = request.policy, request.theta(i)
+                linear = policy.is_linear
+                weights = theta.reshape(policy.p, policy.n) if linear else Controller(policy, theta)
+                trajectory = self.simulate(weights, request.whitening, int(request.seeds[i]), request.horizon)
             except EpisodeError as error:
                 self._fail(ticket, error)
                 return
@@ -86,34 +104,106 @@ def constant_reward(obs_dim: int) -> Simulate:
     return simulate
 
 
+def search(
+    strategy: Strategy, ranker: Ranker, space: Space, episodes: Episodes | None = None, policy: str = "linear"
+) -> Search:
+    """An algorithm of these parts for an environment."""
+    kind = make_policy(policy, space.obs_dim, space.act_dim)
+    return Search(space, kind, episodes or Episodes(horizon=space.horizon), strategy, ranker)
+
+
 def iterate(
-    strategy: Strategy, ranker: Ranker, engine: Engine, iterations: int, seed: int = 0, episodes: Episodes | None = None
+    strategy: Strategy,
+    ranker: Ranker,
+    engine: Engine,
+    iterations: int,
+    seed: int = 0,
+    episodes: Episodes | None = None,
+    policy: str = "linear",
 ) -> tuple[State, list[dict[str, Any]]]:
     """Some iterations from the start; the state and what each logged."""
-    info = engine.info
-    episodes = episodes or Episodes(horizon=info.horizon)
-    state = strategy.start(info.act_dim, info.obs_dim, seed, ranker)
+    algorithm = search(strategy, ranker, engine.space, episodes, policy)
+    state = algorithm.start(seed)
     log = []
     for _ in range(iterations):
-        state, metrics = answered(strategy.iteration(state, ranker, episodes), engine.run)
+        state, metrics = answered(algorithm.iteration(state), engine.run)
         log.append(metrics)
     return state, log
 
 
+def matrix(state: State) -> FloatArray:
+    """M (p, n) of a linear policy."""
+    return state.memory["theta"].reshape(-1, len(state.normalizer.mean))
+
+
+def ranker_memory(state: State) -> Memory:
+    return part(state.memory, "ranker.")
+
+
+def proposal(
+    M: FloatArray,
+    N: int,
+    b: int,
+    scale: float,
+    episodes: Episodes,
+    *,
+    seed: int = 0,
+    iteration: int = 0,
+    whitening: Whitening | None = None,
+    length: int | None = None,
+) -> Proposal:
+    """Candidates around a linear policy M (p, n)."""
+    p, n = M.shape
+    return Proposal(
+        policy=make_policy("linear", n, p),
+        theta=M.ravel(),
+        whitening=whitening or Whitening.identity(n),
+        directions=Directions(seed, iteration, N, p * n),
+        scale=scale,
+        b=b,
+        episodes=episodes,
+        length=episodes.horizon if length is None else length,
+    )
+
+
 def pair_request(
-    info: EnvInfo, pairs: int, scale: float = 0.03, horizon: int | None = None, keep: bool = False, seed: int = 0
+    space: Space,
+    pairs: int,
+    scale: float = 0.03,
+    horizon: int | None = None,
+    keep: bool = False,
+    seed: int = 0,
+    policy: str = "linear",
 ) -> Request:
-    """Both signs of some directions around zero weights, episode seeds counted from `seed`."""
-    p, n = info.act_dim, info.obs_dim
+    """Both signs of some directions around a policy that acts as zero, episode seeds counted from `seed`."""
+    kind = make_policy(policy, space.obs_dim, space.act_dim)
+    index = np.repeat(np.arange(pairs), 2)
+    directions = Directions(0, 0, pairs, kind.size)
     return Request(
-        base=np.zeros((p, n)),
-        whitening=Whitening.identity(n),
+        policy=kind,
+        candidates=Around(kind.start(0), scale, directions, index, np.tile([1.0, -1.0], pairs)),
+        whitening=Whitening.identity(space.obs_dim),
         seeds=np.arange(seed, seed + 2 * pairs),
         roles=np.tile([Role.PLUS, Role.MINUS], pairs).astype(np.int64),
-        index=np.repeat(np.arange(pairs), 2),
-        horizon=horizon or info.horizon,
-        scale=scale,
-        directions=Directions(0, 0, pairs, (p, n)),
+        index=index,
+        horizon=horizon or space.horizon,
+        keep=keep,
+    )
+
+
+def request_of(
+    policy: Policy, theta: FloatArray, whitening: Whitening, seeds: Any, horizon: int, keep: bool = False
+) -> Request:
+    """Evaluation episodes of one policy."""
+    seeds = np.asarray(seeds)
+    return Request(
+        policy=policy,
+        candidates=Around.itself(theta, len(seeds)),
+        whitening=whitening,
+        seeds=seeds,
+        roles=np.full(len(seeds), Role.EVALUATION, dtype=np.int64),
+        index=np.arange(len(seeds)),
+        horizon=horizon,
         keep=keep,
     )
 

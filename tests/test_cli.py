@@ -266,12 +266,12 @@ def test_a_checkpoint_with_one_flipped_bit_is_refused(offrank) -> None:
     offrank(*POINT, "--out", "run")
     path = Path("run/checkpoint.npz")
     content = path.read_bytes()
-    weights = load_arrays(path, "run")[1]["state.M"].tobytes()
+    weights = load_arrays(path, "run")[1]["state.memory.theta"].tobytes()
     flip(path, content.index(weights))
     offrank(*POINT, "--out", "run", "--resume").complains("run/checkpoint.npz", "damaged")
 
 
-@pytest.mark.parametrize("array", ["state.M", "state.counters", "policy.M", "evaluations", "sha256"])
+@pytest.mark.parametrize("array", ["matrix(state)", "state.counters", "policy.M", "evaluations", "sha256"])
 def test_a_rezipped_checkpoint_with_one_changed_number_is_refused(offrank, array) -> None:
     offrank(*POINT, "--out", "run")
     shutil.copy("run/checkpoint.npz", "good.npz")

@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from helpers import pair_request, same_rollouts
-from offrank.core.arithmetic import act
+from helpers import pair_request, request_of, same_rollouts
+from offrank.core.candidates import These
 from offrank.core.errors import EngineError, EpisodeError, UsageError
 from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Request, Rollouts
@@ -23,6 +23,7 @@ from offrank.engines.base import Engine
 from offrank.engines.gymnasium.engine import GymnasiumEngine
 from offrank.engines.gymnasium.stage import Stage
 from offrank.engines.native.engine import MujocoEngine, Simulation
+from offrank.policies import make_policy
 from offrank.tasks import TASKS, Task
 
 
@@ -39,7 +40,7 @@ def collect(engine: Engine, tickets: list[int]) -> dict[int, Rollouts]:
 @pytest.mark.parametrize("name", TASKS)
 def test_same_bits_at_any_thread_count(name: str) -> None:
     task = TASKS[name]
-    request = pair_request(MujocoEngine(task).info, 4, horizon=120)
+    request = pair_request(MujocoEngine(task).space, 4, horizon=120)
     reference = MujocoEngine(task, threads=1).run(request)
     for threads in (2, 3, 8):
         assert same_rollouts(MujocoEngine(task, threads).run(request), reference), threads
@@ -47,7 +48,7 @@ def test_same_bits_at_any_thread_count(name: str) -> None:
 
 def test_same_bits_alone_or_in_company() -> None:
     task = TASKS["Hopper-v3"]
-    info = MujocoEngine(task).info
+    info = MujocoEngine(task).space
     requests = [
         pair_request(info, pairs, horizon=horizon, seed=s)
         for pairs, horizon, s in ((3, 50, 0), (5, 90, 40), (1, 9, 80))
@@ -62,8 +63,8 @@ def test_same_bits_alone_or_in_company() -> None:
 def test_a_request_may_join_while_others_run() -> None:
     task = TASKS["Swimmer-v3"]
     engine = MujocoEngine(task, 2)
-    first = pair_request(engine.info, 4, horizon=200)
-    second = pair_request(engine.info, 2, horizon=300, seed=50)
+    first = pair_request(engine.space, 4, horizon=200)
+    second = pair_request(engine.space, 2, horizon=300, seed=50)
     tickets = [engine.submit(first)]
     assert engine.completed(timeout=0.0) == []
     tickets.append(engine.submit(second))
@@ -79,7 +80,7 @@ def test_compiled_step_equals_the_plain_one_from_equal_states(name: str) -> None
     native, env = MujocoEngine(task, threads=2), gym.make(f"offrank/{name}").unwrapped
     rng = np.random.default_rng(0)
     whitening = Whitening(rng.normal(size=task.obs_dim), rng.uniform(0, 1, size=task.obs_dim).round(1))
-    request = replace(pair_request(native.info, 4, horizon=200, keep=True), whitening=whitening)
+    request = replace(pair_request(native.space, 4, horizon=200, keep=True), whitening=whitening)
     found = native.run(request)
     steps = 0
     for i, trajectory in enumerate(found.trajectories):
@@ -87,7 +88,7 @@ def test_compiled_step_equals_the_plain_one_from_equal_states(name: str) -> None
         assert np.array_equal(observation, trajectory.observations[0])
         following = [*trajectory.observations[1:], trajectory.last_observation]
         for t, expected in enumerate(following):
-            action = act(request.weights(i)[None], whitening(trajectory.observations[t])[None])[0]
+            action = request.policy.act(request.theta(i), whitening(trajectory.observations[t]))
             observation, reward, terminated, _, _ = env.step(action)
             np.testing.assert_allclose(observation, expected, rtol=1e-7, atol=1e-7)
             assert reward == pytest.approx(trajectory.rewards[t], rel=1e-6, abs=1e-6)
@@ -99,15 +100,16 @@ def test_compiled_step_equals_the_plain_one_from_equal_states(name: str) -> None
     assert steps > 60
 
 
+@pytest.mark.parametrize("policy", ["linear", "affine", "skip:5", "mlp:6,9,4"])
 @pytest.mark.parametrize("name", TASKS)
-def test_one_compiled_step_is_the_plain_one_to_ten_digits(name: str) -> None:
+def test_one_compiled_step_is_the_plain_one_to_ten_digits(name: str, policy: str) -> None:
     """From equal states, where nothing has had time to amplify a rounding error."""
     task, env = TASKS[name], gym.make(f"offrank/{name}").unwrapped
     native = MujocoEngine(task, threads=2)
-    request = pair_request(native.info, 20, scale=0.5, horizon=1, keep=True)
+    request = pair_request(native.space, 20, scale=0.5, horizon=1, keep=True, policy=policy)
     for i, trajectory in enumerate(native.run(request).trajectories):
         observation, _ = env.reset(seed=int(request.seeds[i]))
-        action = act(request.weights(i)[None], observation[None])[0]
+        action = request.policy.act(request.theta(i), observation)
         observation, reward, terminated, _, _ = env.step(action)
         np.testing.assert_allclose(trajectory.last_observation, observation, rtol=1e-10, atol=1e-10)
         assert trajectory.rewards[0] == pytest.approx(reward, rel=1e-10, abs=1e-10)
@@ -118,16 +120,42 @@ def test_one_compiled_step_is_the_plain_one_to_ten_digits(name: str) -> None:
 @pytest.mark.parametrize("name", ["Hopper-v3", "Walker2d-v3", "Ant-v3", "Humanoid-v3"])
 def test_compiled_falls_are_the_plain_ones(name: str) -> None:
     native = MujocoEngine(TASKS[name], threads=2)
-    request = pair_request(native.info, 6, scale=0.03 if name != "Ant-v3" else 0.5, horizon=40)
+    request = pair_request(native.space, 6, scale=0.03 if name != "Ant-v3" else 0.5, horizon=40)
     plain = make_engine(name, "gymnasium", workers=0).run(request)
     mine = native.run(request)
     assert np.array_equal(mine.lengths, plain.lengths) and (mine.lengths < 40).any()
     np.testing.assert_allclose(mine.totals, plain.totals, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("engine", ["mujoco", "gymnasium"])
+def test_candidates_given_one_by_one_run_as_those_rebuilt_from_directions(engine: str) -> None:
+    on = make_engine("Swimmer-v3", engine, threads=2, workers=0)
+    request = pair_request(on.space, 3, scale=0.3, horizon=40, policy="skip:3")
+    these = These(np.stack([request.theta(i) for i in range(len(request))]))
+    given = replace(request, candidates=these)
+    assert same_rollouts(on.run(given), on.run(request))
+    assert same_rollouts(on.run(given.take([4, 1])), on.run(request.take([4, 1])))
+    on.close()
+
+
+def test_the_compiled_loop_is_handed_no_array_of_another_size() -> None:
+    engine = MujocoEngine(TASKS["Swimmer-v3"], threads=1)
+    good = pair_request(engine.space, 1, horizon=5)
+    wrong = [
+        replace(good, whitening=Whitening(np.zeros(7), np.ones(8))),
+        replace(good, whitening=Whitening(np.zeros(8), np.ones(9))),
+        replace(good, candidates=These(np.zeros((2, 15)))),
+        replace(good, policy=make_policy("linear", 4, 4)),
+        replace(good, policy=make_policy("skip:3", 8, 2)),
+    ]
+    for request in wrong:
+        with pytest.raises(ValueError, match=r"is needed|observations"):
+            engine.run(request)
+
+
 def test_an_ended_episode_takes_no_further_steps() -> None:
     engine = MujocoEngine(TASKS["Hopper-v3"], threads=2)
-    found = engine.run(pair_request(engine.info, 4, keep=True))
+    found = engine.run(pair_request(engine.space, 4, keep=True))
     assert (found.lengths < 1000).all()
     for trajectory, length in zip(found.trajectories, found.lengths, strict=True):
         assert trajectory.terminated and len(trajectory.rewards) == length
@@ -136,7 +164,7 @@ def test_an_ended_episode_takes_no_further_steps() -> None:
 
 def test_transitions_are_kept_only_when_asked_for() -> None:
     engine = MujocoEngine(TASKS["Swimmer-v3"], threads=1)
-    request = pair_request(engine.info, 1, horizon=30)
+    request = pair_request(engine.space, 1, horizon=30)
     assert engine.run(request).trajectories == ()
     kept = engine.run(replace(request, keep=True))
     assert [t.observations.shape for t in kept.trajectories] == [(30, 8)] * 2
@@ -149,15 +177,17 @@ def test_policies_act_on_normalised_states() -> None:
     rng = np.random.default_rng(0)
     whitening = Whitening(rng.normal(size=8), rng.uniform(0.5, 2, size=8))
     M = rng.normal(size=(2, 8))
-    request = replace(pair_request(engine.info, 1, horizon=50), base=M, scale=0.0, whitening=whitening)
-    folded = replace(request, whitening=Whitening(whitening.mean, np.ones(8)), base=M * whitening.scale)
+    kind, seeds = make_policy("linear", 8, 2), [0, 1]
+    request = request_of(kind, M.ravel(), whitening, seeds, 50)
+    plain = Whitening(whitening.mean, np.ones(8))
+    folded = request_of(kind, (M * whitening.scale).ravel(), plain, seeds, 50)
     np.testing.assert_allclose(engine.run(request).totals, engine.run(folded).totals, rtol=1e-6)
 
 
 def test_divergence_names_the_episode_and_the_step() -> None:
     wild = replace(TASKS["Swimmer-v3"], start_noise=100.0)  # starts faster than the integrator can follow
     engine = MujocoEngine(wild, threads=2)
-    request = pair_request(engine.info, 2, horizon=20, seed=70)
+    request = pair_request(engine.space, 2, horizon=20, seed=70)
     with pytest.raises(EpisodeError, match=r"the simulation diverged \(episode seed 7[0-3], step \d+\)"):
         engine.run(request)
 
@@ -167,15 +197,15 @@ def test_non_finite_rewards_name_the_episode_and_the_step() -> None:
     broken = replace(task, control_weight=float("nan"))
     engine = MujocoEngine(broken, threads=1)
     with pytest.raises(EpisodeError, match=r"non-finite reward \(episode seed 7[0-3], step \d+\)"):
-        engine.run(pair_request(engine.info, 2, horizon=20, seed=70))
+        engine.run(pair_request(engine.space, 2, horizon=20, seed=70))
 
 
 def test_an_engine_works_on_after_a_failure() -> None:
     task = TASKS["Swimmer-v3"]
     engine = MujocoEngine(task, threads=2)
-    request = pair_request(engine.info, 2, horizon=20)
+    request = pair_request(engine.space, 2, horizon=20)
     with pytest.raises(EpisodeError):
-        engine.run(replace(request, base=np.full((2, 8), np.nan)))
+        engine.run(replace(request, candidates=These(np.full((len(request), 16), np.nan))))
     engine.cancel()
     assert same_rollouts(engine.run(request), MujocoEngine(task, 1).run(request))
 
@@ -183,8 +213,8 @@ def test_an_engine_works_on_after_a_failure() -> None:
 def test_a_failed_request_leaves_the_others_alone() -> None:
     task = TASKS["Swimmer-v3"]
     engine = MujocoEngine(task, threads=2)
-    good = pair_request(engine.info, 3, horizon=50)
-    bad = replace(pair_request(engine.info, 3, horizon=50, seed=60), base=np.full((2, 8), np.nan))
+    good = pair_request(engine.space, 3, horizon=50)
+    bad = replace(pair_request(engine.space, 3, horizon=50, seed=60), candidates=These(np.full((6, 16), np.nan)))
     tickets = [engine.submit(good), engine.submit(bad), engine.submit(good)]
     found = collect(engine, tickets)
     assert isinstance(found[tickets[1]], EpisodeError)
@@ -195,7 +225,7 @@ def test_a_failed_request_leaves_the_others_alone() -> None:
 def test_an_interrupted_wait_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     task = TASKS["Swimmer-v3"]
     engine = MujocoEngine(task, threads=2)
-    short = pair_request(engine.info, 1, horizon=10)
+    short = pair_request(engine.space, 1, horizon=10)
 
     def interrupt(timeout: float | None = None) -> list[object]:
         raise KeyboardInterrupt
@@ -203,7 +233,7 @@ def test_an_interrupted_wait_leaves_nothing_behind(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(engine, "completed", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            engine.run(pair_request(engine.info, 20))
+            engine.run(pair_request(engine.space, 20))
     found = engine.run(short)
     assert len(found.totals) == 2 and found.lengths.tolist() == [10, 10]
 
@@ -214,12 +244,12 @@ def test_a_simulation_that_cannot_be_made_is_an_error_not_a_hang() -> None:
 
     engine = MujocoEngine(TASKS["Swimmer-v3"], threads=2, simulation=broken)
     with pytest.raises(EngineError, match="no memory"):
-        engine.run(pair_request(engine.info, 2, horizon=5))
+        engine.run(pair_request(engine.space, 2, horizon=5))
 
 
 def test_every_episode_of_a_small_batch_gets_a_thread_of_its_own() -> None:
     engine = MujocoEngine(TASKS["Swimmer-v3"], threads=16)
-    engine.run(pair_request(engine.info, 4, horizon=5))
+    engine.run(pair_request(engine.space, 4, horizon=5))
     assert len(engine._workers) == 8
     engine.close()
 
@@ -227,7 +257,7 @@ def test_every_episode_of_a_small_batch_gets_a_thread_of_its_own() -> None:
 def test_an_engine_that_is_dropped_ends_its_threads_and_processes() -> None:
     before = threading.active_count()
     engine = MujocoEngine(TASKS["Swimmer-v3"], threads=2)
-    engine.run(pair_request(engine.info, 2, horizon=5))
+    engine.run(pair_request(engine.space, 2, horizon=5))
     other = make_engine("Pendulum-v1", workers=1)
     assert isinstance(other, GymnasiumEngine)
     other.run(small(other, 1))
@@ -244,7 +274,7 @@ def test_an_engine_that_is_dropped_ends_its_threads_and_processes() -> None:
 
 def test_cancel_forgets_what_was_submitted() -> None:
     engine = MujocoEngine(TASKS["Swimmer-v3"], threads=1)
-    engine.submit(pair_request(engine.info, 2))
+    engine.submit(pair_request(engine.space, 2))
     engine.completed(timeout=0.0)
     engine.cancel()
     assert engine.completed(timeout=0.0) == []
@@ -254,7 +284,7 @@ def test_cancel_forgets_what_was_submitted() -> None:
 
 
 def small(engine: Engine, pairs: int = 3, horizon: int = 30, **more: object) -> Request:
-    return pair_request(engine.info, pairs, scale=0.3, horizon=horizon, **more)  # type: ignore[arg-type]
+    return pair_request(engine.space, pairs, scale=0.3, horizon=horizon, **more)  # type: ignore[arg-type]
 
 
 def test_same_bits_at_any_number_of_workers() -> None:
@@ -280,13 +310,13 @@ def test_dict_observations_are_flattened() -> None:
 
     engine = make_engine("toy_envs:DictPoint-v0", workers=0)
     raw = gym.make("DictPoint-v0").observation_space
-    assert engine.info.obs_dim == gym.spaces.flatdim(raw)
+    assert engine.space.obs_dim == gym.spaces.flatdim(raw)
     assert np.isfinite(engine.run(small(engine, 1)).totals).all()
 
 
 def test_discrete_actions_are_the_largest_output() -> None:
     stage = Stage(gym.make("CartPole-v1"), clip_actions=True)
-    assert stage.info.discrete and stage.info.act_dim == 2
+    assert stage.space.discrete and stage.space.act_dim == 2
     assert [stage.action(np.array(output)) for output in ([0.2, 0.1], [-1.0, 3.0])] == [0, 1]
 
 
@@ -294,13 +324,13 @@ def test_third_party_actions_are_clipped_unless_told_otherwise() -> None:
     outputs = np.array([100.0])
     assert Stage(gym.make("Pendulum-v1"), clip_actions=True).action(outputs) == 2.0
     assert Stage(gym.make("Pendulum-v1"), clip_actions=False).action(outputs) == 100.0
-    assert make_engine("Pendulum-v1", workers=0).info.high is not None
-    assert make_engine("Swimmer-v3", "gymnasium", workers=0).info.high is None
+    assert make_engine("Pendulum-v1", workers=0).space.high is not None
+    assert make_engine("Swimmer-v3", "gymnasium", workers=0).space.high is None
 
 
 def test_horizon_is_the_environments_own() -> None:
-    assert make_engine("Pendulum-v1", workers=0).info.horizon == 200
-    assert make_engine("Swimmer-v3", "gymnasium", workers=0).info.horizon == 1000
+    assert make_engine("Pendulum-v1", workers=0).space.horizon == 200
+    assert make_engine("Swimmer-v3", "gymnasium", workers=0).space.horizon == 1000
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -332,7 +362,7 @@ def test_a_crashed_worker_is_replaced_and_its_episode_rerun_with_the_same_bits(t
 
 def test_an_episode_that_keeps_crashing_is_named(tmp_path: Path) -> None:
     engine = make_engine("toy_envs:Crash-v0", workers=1, env_args={"marker": str(tmp_path / "m"), "times": 10**6})
-    with pytest.raises(EngineError, match="died 3 times in the episode with seed 40"):
+    with pytest.raises(EpisodeError, match=r"died 3 times in it .*\(episode seed 40\)"):
         engine.run(small(engine, 1, seed=40))
     engine.close()
 

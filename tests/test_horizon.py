@@ -10,21 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import FunctionEngine, iterate, linear_system, pair_request
+from helpers import FunctionEngine, iterate, linear_system, pair_request, proposal
 from offrank.algorithms import horizon
+from offrank.algorithms.base import Episodes
 from offrank.algorithms.learning import networks as network
+from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.rankers import Critic, Random
 from offrank.algorithms.rankers.base import Ranker
 from offrank.algorithms.strategies import ARS
 from offrank.cli import main
 from offrank.core.arrays import FloatArray, Memory
-from offrank.core.candidates import Candidates, Episodes, Pairs
 from offrank.core.errors import UsageError
-from offrank.core.noise import Directions
-from offrank.core.normalizer import Normalizer, Whitening
 from offrank.core.rollouts import Episode, Rollouts, Trajectory
-from offrank.core.state import State
 from offrank.engines import make_engine
+from offrank.policies import make_policy
 
 P, N_OBS, H = 2, 3, 320
 PROBING = Episodes(H, probe_share=0.25)
@@ -42,22 +41,18 @@ def pairs_of(rewards: FloatArray) -> Pairs:
     return Pairs(np.arange(len(rewards) // 2), rollouts.totals[0::2], rollouts.totals[1::2], rollouts)
 
 
-def candidates(episodes: Episodes = PROBING, length: int = H, b: int = 4) -> Candidates:
+def candidates(episodes: Episodes = PROBING, length: int = H, b: int = 4) -> Proposal:
     M = np.random.default_rng(1).normal(size=(P, N_OBS))
-    return Candidates(M, Whitening.identity(N_OBS), Directions(0, 0, 50, (P, N_OBS)), 0.1, b, episodes, length)
-
-
-def state(known: Memory | None = None) -> State:
-    return State(0, np.zeros((P, N_OBS)), Normalizer.empty(N_OBS), horizon=known or {})
+    return proposal(M, 50, b, 0.1, episodes, length=length)
 
 
 def after(rewards: FloatArray, ranker: Ranker | None = None, before: Memory | None = None) -> Memory:
-    return horizon.learn(state(before), ranker or Random(), candidates(), pairs_of(rewards))
+    return horizon.learn(before or {}, {}, ranker or Random(), candidates(), pairs_of(rewards))
 
 
 def chosen(known: Memory) -> int:
     """The length of the iteration after, where no whole one is due."""
-    return horizon.length(state(known | {"steps": np.array([1, 0])}), PROBING)
+    return horizon.length(known | {"steps": np.array([1, 0])}, 0, PROBING)
 
 
 def test_what_a_step_carries_is_the_adjusted_square_of_the_correlation_over_its_steps() -> None:
@@ -126,7 +121,7 @@ def test_evidence_fades() -> None:
 
 def test_cut_pairs_are_those_of_a_shorter_horizon() -> None:
     engine = make_engine("Hopper-v3", threads=1)
-    long, short = (engine.run(pair_request(engine.info, 6, scale=0.3, horizon=h, keep=True)) for h in (200, 25))
+    long, short = (engine.run(pair_request(engine.space, 6, scale=0.3, horizon=h, keep=True)) for h in (200, 25))
     engine.close()
     assert (short.lengths < 25).any() and (long.lengths > 25).any()
     episodes = Episodes(200, reward_shift=1.0)
@@ -149,7 +144,7 @@ def test_whole_iterations_take_their_share_of_the_steps_and_are_asked_for_with_t
     for before, at in pairwise(np.flatnonzero(lengths == H)):
         since = lengths[before + 1 : at]
         assert H <= 0.25 * (H + since.sum()) < H + since[-1]
-    assert final.horizon["steps"].tolist() == [32 * H, 32 * lengths[at + 1 :].sum()]
+    assert final.memory["horizon.steps"].tolist() == [32 * H, 32 * lengths[at + 1 :].sum()]
 
 
 def test_a_run_that_looks_for_its_length_resumes_to_the_same_bits(tmp_path: Path) -> None:
@@ -188,7 +183,7 @@ def test_a_wrong_setting_is_named(given: dict[str, float], said: str) -> None:
 
 
 def trained(critic: Critic) -> Memory:
-    memory = critic.start(P, N_OBS, 0)
+    memory = critic.start(make_policy("linear", N_OBS, P), 0)
     rng = np.random.default_rng(7)
     memory |= {name: rng.normal(size=value.shape).astype(np.float32) for name, value in memory.items() if "q." in name}
     return memory | {"unit": np.array(3.0)}
@@ -203,7 +198,7 @@ def test_cut_episodes_are_credited_with_the_value_of_where_they_stood() -> None:
     nets = {name.removeprefix("q."): value for name, value in memory.items() if name.startswith("q.")}
     for i, trajectory in enumerate(pairs.rollouts.trajectories):
         z = trajectory.last
-        x = np.concatenate([z, c.M @ z]).astype(np.float32)[None]
+        x = np.concatenate([z, c.theta.reshape(P, N_OBS) @ z]).astype(np.float32)[None]
         value = 0.0 if i == 3 else 3.0 * network.forward(nets, x)[2].mean()
         assert (found.minus if i % 2 else found.plus)[i // 2] == pytest.approx(np.nansum(rewards[i]) + value, rel=1e-4)
     assert abs(found.plus[0] - pairs.plus[0]) > 0.1
@@ -224,7 +219,7 @@ def test_lengths_are_judged_by_what_the_strategy_would_see() -> None:
     known = pairs_of(rewards)
 
     class Oracle(Random):
-        def finish(self, memory: Memory, candidates: Candidates, pairs: Pairs) -> Pairs:
+        def finish(self, memory: Memory, proposal: Proposal, pairs: Pairs) -> Pairs:
             return replace(pairs, plus=known.plus, minus=known.minus)
 
     assert chosen(after(rewards)) == H

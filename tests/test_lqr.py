@@ -58,8 +58,8 @@ def test_an_unstable_controller_costs_infinitely_much() -> None:
 
 @pytest.mark.parametrize("scale", [0.02, 1.0])  # the second explodes
 def test_an_episode_does_not_depend_on_its_company(scale: float) -> None:
-    together = NumpyEngine(TASK).run(pair_request(NumpyEngine(TASK).info, 20, scale, keep=True))
-    request = pair_request(NumpyEngine(TASK).info, 20, scale, keep=True)
+    together = NumpyEngine(TASK).run(pair_request(NumpyEngine(TASK).space, 20, scale, keep=True))
+    request = pair_request(NumpyEngine(TASK).space, 20, scale, keep=True)
     for some in ([3], [0, 7, 39], list(range(5, 24))):
         part = replace(request, seeds=request.seeds[some], roles=request.roles[some], index=request.index[some])
         alone = NumpyEngine(TASK).run(part)
@@ -73,7 +73,7 @@ def test_an_episode_does_not_depend_on_its_company(scale: float) -> None:
 def test_the_engine_equals_the_environment_stepped_one_by_one(scale: float) -> None:
     ours, theirs = make_engine("LQR"), make_engine("LQR", "gymnasium", workers=0)
     assert ours.name == "numpy" and theirs.name == "gymnasium"
-    request = pair_request(ours.info, 4, scale, keep=True)
+    request = pair_request(ours.space, 4, scale, keep=True)
     a, b = ours.run(request), theirs.run(request)
     assert same_rollouts(a, b)
     for x, y in zip(a.trajectories, b.trajectories, strict=True):
@@ -83,17 +83,17 @@ def test_the_engine_equals_the_environment_stepped_one_by_one(scale: float) -> N
 @pytest.mark.parametrize("scale", [10.0, 1e150, 1e300])
 def test_an_exploding_state_scores_a_finite_worst_cost(scale: float) -> None:
     engine = NumpyEngine(TASK)
-    rollouts = engine.run(pair_request(engine.info, 3, scale, keep=True))
+    rollouts = engine.run(pair_request(engine.space, 3, scale, keep=True))
     assert np.isfinite(rollouts.totals).all() and np.isfinite(rollouts.moments.m2).all()
     assert (rollouts.lengths < TASK.horizon).all() and all(t.terminated for t in rollouts.trajectories)
     assert (rollouts.totals >= -TASK.horizon * TASK.worst).all()
-    gentle = engine.run(pair_request(engine.info, 3, 0.01))
+    gentle = engine.run(pair_request(engine.space, 3, 0.01))
     assert rollouts.totals.max() < gentle.totals.min()
 
 
 def test_requests_of_different_horizons_share_the_engine() -> None:
     engine = NumpyEngine(TASK)
-    requests = [pair_request(engine.info, 2, horizon=h) for h in (5, 9)]
+    requests = [pair_request(engine.space, 2, horizon=h) for h in (5, 9)]
     tickets = [engine.submit(request) for request in requests]
     outcomes = {}
     while len(outcomes) < 2:

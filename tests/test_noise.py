@@ -5,27 +5,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrank.core.noise import BLOCK, Directions, Role, _Drawn, episode_seeds, make_room
+from offrank.core.noise import BLOCK, Directions, Role, _Drawn, episode_seeds, size_cache
 
-SHAPE = (3, 5)
+SIZE = 15
 
 
 @given(seed=st.integers(0, 2**63 - 1), iteration=st.integers(0, 2**40))
 @settings(max_examples=25, deadline=None)
 def test_first_directions_do_not_depend_on_how_many_are_drawn(seed: int, iteration: int) -> None:
-    few, many = (Directions(seed, iteration, count, SHAPE) for count in (3, 2 * BLOCK + 1))
+    few, many = (Directions(seed, iteration, count, SIZE) for count in (3, 2 * BLOCK + 1))
     assert np.array_equal(few.take(np.arange(3)), many.take(np.arange(3)))
 
 
 def test_a_direction_is_the_same_whoever_asks_and_in_whatever_company() -> None:
-    directions = Directions(7, 2, 100, SHAPE)
+    directions = Directions(7, 2, 100, SIZE)
     everything = directions.take(np.arange(100))
     for index in ([99], [0, 40, 41], [64, 3, 64]):
         assert np.array_equal(directions.take(np.array(index)), everything[index])
 
 
 def test_directions_are_the_same_after_being_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    directions = Directions(7, 2, 100, SHAPE)
+    directions = Directions(7, 2, 100, SIZE)
     before = directions.take(np.arange(100))
     monkeypatch.setattr("offrank.core.noise._drawn", _Drawn(limit=1))
     assert np.array_equal(directions.take(np.arange(100)), before)
@@ -35,12 +35,12 @@ def test_directions_are_the_same_after_being_forgotten(monkeypatch: pytest.Monke
 def test_drawn_blocks_are_bounded() -> None:
     drawn = _Drawn(limit=3 * BLOCK * 15 * 8)
     for block in range(10):
-        drawn.get((0, 0, block, BLOCK, SHAPE, False))
+        drawn.get((0, 0, block, BLOCK, SIZE))
     assert drawn._bytes <= drawn.limit and len(drawn._blocks) == 3
 
 
 def test_directions_differ_by_seed_iteration_and_index() -> None:
-    drawn = [Directions(seed, it, 2, SHAPE).take(np.arange(2)) for seed in (0, 1) for it in (0, 1)]
+    drawn = [Directions(seed, it, 2, SIZE).take(np.arange(2)) for seed in (0, 1) for it in (0, 1)]
     flat = np.concatenate(drawn).reshape(8, -1)
     assert len({row.tobytes() for row in flat}) == 8
 
@@ -48,7 +48,7 @@ def test_directions_differ_by_seed_iteration_and_index() -> None:
 def test_directions_are_standard_normal() -> None:
     from scipy.stats import kstest
 
-    values = Directions(0, 0, 2000, SHAPE).take(np.arange(2000)).ravel()
+    values = Directions(0, 0, 2000, SIZE).take(np.arange(2000)).ravel()
     assert kstest(values, "norm").pvalue > 0.001
 
 
@@ -65,25 +65,9 @@ def test_no_episodes_have_no_seeds() -> None:
     assert len(episode_seeds(0, 0, Role.PLUS, np.zeros(0, dtype=np.int64))) == 0
 
 
-@pytest.mark.parametrize("shape", [(2, 4), (6, 17)])
-def test_orthogonal_directions_keep_their_lengths_and_depend_on_none_after_them(
-    shape: tuple[int, int],
-) -> None:
-    plain, turned = Directions(5, 3, 70, shape), Directions(5, 3, 70, shape, orthogonal=True)
-    every = np.arange(70)
-    a, b = (directions.take(every).reshape(70, -1) for directions in (plain, turned))
-    np.testing.assert_allclose(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
-    group = min(32, a.shape[1])
-    product = b[:group] @ b[:group].T
-    np.testing.assert_allclose(product, np.diag(np.diag(product)), atol=1e-9)
-    fewer = Directions(5, 3, 40, shape, orthogonal=True)
-    assert np.array_equal(fewer.take(np.arange(40)).reshape(40, -1), b[:40])
-    np.testing.assert_allclose(a[0], b[0])
-
-
 def test_directions_of_all_runs_under_way_are_remembered() -> None:
     blocks = 42
-    many = Directions(seed=11, iteration=0, count=blocks * BLOCK, shape=(17, 376))  # 69 MB: more than is kept unasked
+    many = Directions(seed=11, iteration=0, count=blocks * BLOCK, size=17 * 376)  # 69 MB: more than is kept unasked
 
     def still_there_after_all() -> bool:
         first = many.one(0)
@@ -92,15 +76,15 @@ def test_directions_of_all_runs_under_way_are_remembered() -> None:
         return np.shares_memory(many.one(0), first)
 
     try:
-        make_room(8 * many.count * 17 * 376)
+        size_cache(8 * many.count * 17 * 376)
         assert still_there_after_all()
     finally:
-        make_room(0)
+        size_cache(0)
     assert not still_there_after_all()
 
 
 def test_blocks_are_all_directions_in_order() -> None:
-    directions = Directions(3, 7, 70, (2, 5))
+    directions = Directions(3, 7, 70, 10)
     blocks = list(directions.blocks())
     assert [len(block) for block in blocks] == [32, 32, 6]
     assert np.array_equal(np.concatenate(blocks), directions.take(np.arange(70)))

@@ -46,13 +46,13 @@ def test_humanoid_has_exactly_its_257_varying_features() -> None:
     engine = MujocoEngine(TASKS["Humanoid-v3"], threads=2)
     normalizer = Normalizer.empty(376)
     for seed in (0, 100):
-        normalizer = normalizer.merge(engine.run(pair_request(engine.info, 6, seed=seed)).moments)
+        normalizer = normalizer.merge(engine.run(pair_request(engine.space, 6, seed=seed)).moments)
     assert np.count_nonzero(normalizer.freeze().scale) == 257
 
 
 def test_ant_has_exactly_its_27_live_features() -> None:
     engine = MujocoEngine(TASKS["Ant-v3"], threads=2)
-    normalizer = Normalizer.empty(111).merge(engine.run(pair_request(engine.info, 2, horizon=100)).moments)
+    normalizer = Normalizer.empty(111).merge(engine.run(pair_request(engine.space, 2, horizon=100)).moments)
     assert np.array_equal(np.flatnonzero(normalizer.freeze().scale), np.arange(27))
 
 

@@ -28,7 +28,8 @@ class TrainingFirst(FunctionEngine):
     def _work(self, timeout: float | None) -> None:
         self._queue.sort(key=lambda entry: Role.EVALUATION in entry[1].roles)
         ticket, request = self._queue[0]
-        if request.directions is not None and request.directions.iteration == self.fail_at:
+        directions = getattr(request.candidates, "directions", None)
+        if directions is not None and directions.iteration == self.fail_at:
             self._queue.pop(0)
             self._fail(ticket, EpisodeError("diverged", 7, 3))
         else:
@@ -54,7 +55,7 @@ def config(**settings: Any) -> RunConfig:
 
 
 def go(cfg: RunConfig, on: FunctionEngine, folder: Path | None = None, **options: Any) -> Run:
-    run = open_run(cfg, on.info, folder, **options)
+    run = open_run(cfg, on.space, folder, **options)
     drive([run], on)
     return run
 
@@ -76,7 +77,7 @@ def evaluations(requests: list[Request]) -> list[int]:
 
 def test_iterations_are_asked_for_while_an_evaluation_is_under_way() -> None:
     on = TrainingFirst()
-    run = open_run(config(), on.info, None)
+    run = open_run(config(), on.space, None)
     run.start()
     wanted = run.take()
     while not evaluations(wanted):
@@ -126,7 +127,7 @@ def test_an_error_ahead_of_an_evaluation_that_ends_the_run_does_not_count() -> N
 
 def test_an_error_ahead_of_an_evaluation_is_raised_when_that_is_in(tmp_path: Path) -> None:
     on = TrainingFirst(fail_at=4)
-    run = open_run(config(), on.info, tmp_path / "run")
+    run = open_run(config(), on.space, tmp_path / "run")
     with pytest.raises(EpisodeError, match="seed 7"):
         drive([run], on)
     assert [(r["kind"], r["iteration"]) for r in log(tmp_path / "run")][-2:] == [("evaluation", 3), ("iteration", 4)]
@@ -138,7 +139,7 @@ def test_a_run_cut_while_an_evaluation_is_under_way_resumes_to_the_same_bits(tmp
     whole = go(config(), EvaluationFirst(), tmp_path / "whole")
     for cut in range(1, 26):
         on, folder = TrainingFirst(), tmp_path / str(cut)
-        run = open_run(config(), on.info, folder, checkpoint_seconds=0.0)
+        run = open_run(config(), on.space, folder, checkpoint_seconds=0.0)
         run.start()
         wanted = run.take()
         for _ in range(cut):
@@ -159,7 +160,7 @@ def test_a_run_cut_while_an_evaluation_is_under_way_resumes_to_the_same_bits(tmp
 
 def test_the_engine_is_told_to_drop_what_a_finished_run_had_asked_for() -> None:
     on = TrainingFirst()
-    stopping, going = (open_run(config(threshold=t, seed=s), on.info, None) for t, s in ((-1e9, 0), (None, 1)))
+    stopping, going = (open_run(config(threshold=t, seed=s), on.space, None) for t, s in ((-1e9, 0), (None, 1)))
     drive([stopping, going], on)
     assert stopping.state.iteration == 3 and going.state.iteration == 10
     assert not on._open and not on._queue
@@ -167,7 +168,7 @@ def test_the_engine_is_told_to_drop_what_a_finished_run_had_asked_for() -> None:
 
 def test_a_dropped_request_is_never_returned() -> None:
     on = EvaluationFirst()
-    run = open_run(config(), on.info, None)
+    run = open_run(config(), on.space, None)
     run.start()
     (request,) = run.take()
     first, second = on.submit(request), on.submit(request)

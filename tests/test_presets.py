@@ -5,10 +5,11 @@ from importlib.resources import files
 
 import pytest
 
+from offrank.algorithms import ALGORITHMS
 from offrank.algorithms.rankers import RANKERS
 from offrank.core.errors import UsageError
 from offrank.presets import GENERAL
-from offrank.runs.config import ALGORITHMS, convert, resolve, task_default
+from offrank.runs.config import convert, resolve, task_default
 from offrank.tasks import TASKS
 
 # threshold, alpha, nu, shift, N, b, n_b, h: the paper's Tables 1 and A3, and the ARS paper's
@@ -27,7 +28,7 @@ def test_presets_are_the_published_numbers(task: str) -> None:
     h = resolve(task, "op-ars").hyperparameters
     names = ("step_size", "noise_std", "reward_shift", "n_directions", "n_top", "n_behaviour", "bandwidth")
     assert (task_default(task, "threshold"), *(h[name] for name in names)) == PUBLISHED[task]
-    assert resolve(task, "ars").strategy == resolve(task, "op-ars").strategy
+    assert resolve(task, "ars").settings == resolve(task, "op-ars").settings
 
 
 def entries(table: dict) -> list[dict]:

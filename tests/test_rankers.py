@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import FunctionEngine, iterate, linear_system
+from helpers import FunctionEngine, iterate, linear_system, matrix, proposal
+from offrank.algorithms.base import Episodes
+from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.rankers import (
     RANKERS,
     Adaptive,
@@ -16,26 +18,24 @@ from offrank.algorithms.rankers import (
     LargestChange,
     OnPolicy,
     Random,
-    Reuse,
-    SignedChange,
     SmallestChange,
+    kernel,
 )
 from offrank.algorithms.rankers.base import Ranking, top
 from offrank.algorithms.rankers.kernel import (
     action_changes,
-    kernel_scores,
-    median_change,
-    normalised_states,
     rewards_to_come,
 )
 from offrank.algorithms.strategies import ARS
 from offrank.core.arrays import FloatArray
-from offrank.core.candidates import Candidates, Episodes, Pairs, answered
 from offrank.core.noise import Directions
 from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Rollouts, Trajectory
+from offrank.core.work import answered
+from offrank.policies import make_policy
 
 N_OBS, N_ACT = 5, 3
+LINEAR = make_policy("linear", N_OBS, N_ACT)
 
 
 @pytest.fixture
@@ -43,19 +43,19 @@ def engine() -> FunctionEngine:
     return FunctionEngine(linear_system(N_OBS, N_ACT), N_OBS, N_ACT)
 
 
-def candidates(N: int = 40, b: int = 4, shift: float = 0.0, iteration: int = 0) -> Candidates:
+def candidates(N: int = 40, b: int = 4, shift: float = 0.0, iteration: int = 0) -> Proposal:
     rng = np.random.default_rng(1)
     whitening = Whitening(rng.normal(size=N_OBS), np.array([0.5, 1.0, 0.0, 2.0, 1.0]))
-    directions = Directions(3, iteration, N, (N_ACT, N_OBS))
-    return Candidates(rng.normal(size=(N_ACT, N_OBS)) / 5, whitening, directions, 0.3, b, Episodes(10, shift), 10)
+    M = rng.normal(size=(N_ACT, N_OBS)) / 5
+    return proposal(M, N, b, 0.3, Episodes(10, shift), seed=3, iteration=iteration, whitening=whitening)
 
 
-def plain_kernel_scores(c: Candidates, behaviour: Rollouts, h: float, shift: float) -> FloatArray:
+def plain_kernel_scores(c: Proposal, behaviour: Rollouts, h: float, shift: float) -> FloatArray:
     """The paper's formula, term by term."""
     rewards = np.concatenate([t.rewards - shift for t in behaviour.trajectories])
     eta = sum(rewards) / len(rewards)
     scores = []
-    for delta in c.directions.take(np.arange(c.N)):
+    for delta in c.directions.take(np.arange(c.N)).reshape(c.N, N_ACT, N_OBS):
         f = 0.0
         for trajectory in behaviour.trajectories:
             for t in range(len(trajectory.rewards)):
@@ -76,16 +76,37 @@ def test_kernel_scores_equal_the_papers_formula(engine: FunctionEngine, h: float
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(-plain, kind="stable")[: c.b]))
 
 
-def test_relative_bandwidth_orders_alike_whatever_the_scale_of_the_noise(engine: FunctionEngine) -> None:
+@pytest.mark.parametrize("name", ["affine", "skip:6", "mlp:4,3"])
+def test_the_change_of_any_policys_action_is_the_mean_of_both_signs(engine: FunctionEngine, name: str) -> None:
+    kind = make_policy(name, N_OBS, N_ACT)
+    theta = np.random.default_rng(0).normal(size=kind.size) / 3
+    directions = Directions(3, 0, 20, kind.size)
+    c = replace(candidates(), policy=kind, theta=theta, directions=directions)
+    z = np.random.default_rng(1).normal(size=(7, N_OBS))
+    found = np.concatenate(list(action_changes(c, z)))
+    for k, delta in enumerate(directions.take(np.arange(20))):
+        for t, state in enumerate(z):
+            moved = [kind.act(theta + sign * c.scale * delta, state) - kind.act(theta, state) for sign in (1, -1)]
+            assert found[k, t] == pytest.approx(np.mean([change @ change for change in moved]), rel=1e-9)
+
+
+def test_a_linear_policys_changes_are_those_of_the_general_rule(engine: FunctionEngine) -> None:
     c = candidates()
-    behaviour = answered(c.behave(2), engine.run)
-    z = normalised_states(c, behaviour)
-    changes = np.concatenate(list(action_changes(c, z)))[:16]
-    assert median_change(c, z) == pytest.approx(np.sqrt(np.median(changes)))
-    ranker = Kernel(n_behaviour=2, bandwidth=0.5, relative_bandwidth=True)
-    wide, narrow = (answered(ranker.rank(replace(c, scale=scale), {}), engine.run) for scale in (0.3, 0.003))
-    np.testing.assert_allclose(wide.scores, narrow.scores, rtol=1e-9)
-    assert wide.metrics["h"] == pytest.approx(100 * narrow.metrics["h"])
+    z = c.whitening(np.random.default_rng(1).normal(size=(7, N_OBS)))
+    fast = np.concatenate(list(action_changes(c, z)))
+    general = kernel._changes(c, z, c.directions.take(np.arange(c.N)))
+    np.testing.assert_allclose(fast, general, rtol=1e-9)
+
+
+def test_observations_that_never_vary_rank_by_the_lowest_index() -> None:
+    """Every feature is switched off: no candidate changes an action."""
+
+    def simulate(weights: object, whitening: Whitening, seed: int, horizon: int) -> Trajectory:
+        return Trajectory(np.ones((4, N_OBS)), np.arange(4.0) + seed % 3, False, np.ones(N_OBS))
+
+    still = FunctionEngine(simulate, N_OBS, N_ACT)
+    _, log = iterate(ARS(n_directions=6, n_top=2), Kernel(), still, 3)
+    assert len(log) == 3 and still.requests[-1].index.tolist() == [0, 0, 1, 1]
 
 
 def test_q_is_centred_over_all_rollouts_and_stops_at_each_ones_end(engine: FunctionEngine) -> None:
@@ -104,56 +125,6 @@ def test_kernel_logs_mean_q_and_the_share_of_negative_q(engine: FunctionEngine) 
     assert ranking.metrics["q_negative"] == pytest.approx((Q < 0).mean())
 
 
-def test_reuse_scores_candidates_on_what_the_last_pairs_did(engine: FunctionEngine) -> None:
-    c, ranker = replace(candidates(shift=0.4), keep=True), Reuse(bandwidth=0.7)
-    first = answered(ranker.rank(c, ranker.start(N_ACT, N_OBS, 0)), engine.run)
-    assert np.array_equal(first.chosen, np.arange(c.b)) and first.scores is None  # nothing is known yet
-    pairs = answered(c.evaluate(first.chosen), engine.run)
-    memory = ranker.learn({}, c, first, pairs)
-
-    now = replace(candidates(N=20, shift=0.4, iteration=1), M=c.M + 0.1, whitening=Whitening.identity(N_OBS))
-    ranking = answered(ranker.rank(now, memory), engine.run)
-    runs = list(zip(pairs.rollouts.trajectories, np.repeat(first.chosen, 2), [1, -1] * c.b, strict=True))
-    rewards = np.concatenate([t.rewards - 0.4 for t, _, _ in runs])
-
-    def terms(delta: FloatArray, sign: int) -> list[tuple[float, float]]:
-        """Distance from what was done, and rewards to come, of every transition."""
-        out = []
-        for trajectory, k, s in runs:
-            W = c.M + s * c.scale * c.directions.take(np.array([k]))[0]
-            for t, seen in enumerate(trajectory.observations):
-                done = W @ ((seen - c.whitening.mean) * c.whitening.scale)
-                distance = np.linalg.norm((now.M + sign * now.scale * delta) @ seen - done)
-                out.append((distance, sum(r - 0.4 - rewards.mean() for r in trajectory.rewards[t:])))
-        return out
-
-    found = [[terms(delta, sign) for sign in (1, -1)] for delta in now.directions.take(np.arange(now.N))]
-    h = 0.7 * np.median([d for both in found[:16] for one in both for d, _ in one])
-    plain = [max(np.mean([np.exp(-((d / h) ** 2)) * Q for d, Q in one]) for one in both) for both in found]
-    assert ranking.metrics["h"] == pytest.approx(h, rel=1e-4)  # a median of squares, of an even number
-    np.testing.assert_allclose(ranking.scores, plain, rtol=1e-3)
-    assert np.array_equal(ranking.chosen, top(np.array(plain), now.b))
-
-
-def test_reuse_is_the_kernel_where_the_current_policy_acted(engine: FunctionEngine) -> None:
-    c, ranker = candidates(), Reuse()
-    behaviour = answered(c.behave(3), engine.run)
-    z = normalised_states(c, behaviour)
-    memory = {"action": z @ c.M.T, "value": rewards_to_come(behaviour, 0.0)}
-    memory["state"] = np.concatenate([t.observations for t in behaviour.trajectories])
-    scores, h = ranker.scores(c, memory)
-    assert h == pytest.approx(median_change(c, z))
-    np.testing.assert_allclose(scores, kernel_scores(c, z, memory["value"], h), rtol=1e-9)
-
-
-def test_reuse_looks_at_so_many_transitions_from_all_over_the_last_iteration(engine: FunctionEngine) -> None:
-    c, ranker = replace(candidates(), keep=True), Reuse(transitions=30)
-    pairs = answered(c.evaluate(np.arange(4)), engine.run)  # 8 episodes of 10 steps
-    memory = ranker.learn({}, c, Ranking(pairs.index), pairs)
-    seen = np.concatenate([t.observations for t in pairs.rollouts.trajectories])
-    assert np.array_equal(memory["state"], seen[::3]) and len(memory["action"]) == len(memory["value"]) == 27
-
-
 @pytest.mark.parametrize(("ranker", "order"), [(SmallestChange(2), 1), (LargestChange(2), -1)])
 def test_change_controls_order_by_mean_squared_action_change(
     engine: FunctionEngine, ranker: SmallestChange, order: int
@@ -161,20 +132,9 @@ def test_change_controls_order_by_mean_squared_action_change(
     c = candidates()
     ranking = answered(ranker.rank(c, {}), engine.run)
     z = np.concatenate([c.whitening(t.observations) for t in ranking.behaviour.trajectories])
-    changes = [np.mean(np.sum((c.scale * z @ delta.T) ** 2, axis=1)) for delta in c.directions.take(np.arange(c.N))]
+    deltas = c.directions.take(np.arange(c.N)).reshape(c.N, N_ACT, N_OBS)
+    changes = [np.mean(np.sum((c.scale * z @ delta.T) ** 2, axis=1)) for delta in deltas]
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(order * np.array(changes))[: c.b]))
-
-
-@pytest.mark.parametrize(("shape", "twin"), [((1.0, 2.0), SmallestChange), ((2.0, 1.0), LargestChange)])
-def test_signed_change_follows_the_sign_of_mean_q(shape: tuple[float, float], twin: type[SmallestChange]) -> None:
-    """Rewards that grow along an episode have a positive mean Q, those that shrink a negative one."""
-
-    def simulate(weights: FloatArray, whitening: Whitening, seed: int, horizon: int) -> Trajectory:
-        return Trajectory(np.random.default_rng(seed).normal(size=(2, N_OBS)), np.array(shape), False)
-
-    engine = FunctionEngine(simulate, N_OBS, N_ACT)
-    signed, plain = (answered(ranker.rank(candidates(), {}), engine.run) for ranker in (SignedChange(2), twin(2)))
-    assert np.array_equal(signed.scores, plain.scores)
 
 
 def test_equal_scores_go_to_the_lowest_index() -> None:
@@ -213,14 +173,14 @@ def test_on_policy_keeps_the_pairs_whose_better_sign_did_best(engine: FunctionEn
 def test_random_equals_on_policy_with_as_many_directions_to_the_last_bit(engine: FunctionEngine) -> None:
     sampled, _ = iterate(ARS(n_directions=32, n_top=3), Random(), engine, 5)
     all_used, _ = iterate(ARS(n_directions=3, n_top=3), OnPolicy(), engine, 5)
-    assert np.array_equal(sampled.M, all_used.M)
+    assert np.array_equal(matrix(sampled), matrix(all_used))
     assert np.array_equal(sampled.normalizer.m2, all_used.normalizer.m2)
 
 
 @pytest.mark.parametrize("name", RANKERS)
 def test_with_n_equal_b_every_ranker_takes_all(engine: FunctionEngine, name: str) -> None:
     ranker = RANKERS[name]()
-    ranking = answered(ranker.rank(candidates(N=4, b=4), ranker.start(N_ACT, N_OBS, 0)), engine.run)
+    ranking = answered(ranker.rank(candidates(N=4, b=4), ranker.start(LINEAR, 0)), engine.run)
     assert np.array_equal(ranking.chosen, np.arange(4))
 
 
@@ -240,7 +200,7 @@ def outcome(scores: list[float], returns: list[float]) -> tuple[Ranking, Pairs]:
 
 def test_adaptive_falls_back_when_scores_contradict_returns() -> None:
     ranker = Adaptive(patience=10**6)
-    memory = ranker.start(N_ACT, N_OBS, 0)
+    memory = ranker.start(LINEAR, 0)
     agreeing, contrary = outcome([3, 2, 1], [3, 2, 1]), outcome([3, 2, 1], [1, 2, 3])
     for _ in range(5):
         memory = ranker.learn(memory, candidates(), *agreeing)
@@ -254,7 +214,7 @@ def test_adaptive_falls_back_when_scores_contradict_returns() -> None:
 
 def test_adaptive_falls_back_when_returns_stall() -> None:
     ranker = Adaptive(patience=4)
-    memory = ranker.start(N_ACT, N_OBS, 0)
+    memory = ranker.start(LINEAR, 0)
     seen = []
     for _ in range(10):
         memory = ranker.learn(memory, candidates(), *outcome([3, 2, 1], [3, 2, 1]))
@@ -264,7 +224,7 @@ def test_adaptive_falls_back_when_returns_stall() -> None:
 
 def test_adaptive_does_not_take_the_best_of_an_on_policy_iteration_for_progress() -> None:
     ranker = Adaptive(patience=3)
-    memory = ranker.start(N_ACT, N_OBS, 0) | {"fall_back": np.array(True)}
+    memory = ranker.start(LINEAR, 0) | {"fall_back": np.array(True)}
     ranking, best = outcome([9.0, 8.0], [9.0, 8.0])
     everything = Pairs(np.arange(4), np.array([9.0, 8.0, 1.0, 0.0]), np.array([8.0, 7.0, 0.0, -1.0]), None)  # type: ignore[arg-type]
     memory = ranker.learn(memory, candidates(), replace(ranking, pairs=everything), best)
@@ -280,7 +240,7 @@ def test_adaptive_logs_its_trust_as_the_learned_rankers_do(engine: FunctionEngin
 
 def test_adaptive_with_b_of_one_counts_only_the_stall() -> None:
     ranker = Adaptive(patience=2)
-    memory = ranker.learn(ranker.start(N_ACT, N_OBS, 0), candidates(), *outcome([1.0], [5.0]))
+    memory = ranker.learn(ranker.start(LINEAR, 0), candidates(), *outcome([1.0], [5.0]))
     assert not ranker.on_policy_now(0, memory) and float(memory["tau"]) == 1.0
 
 
@@ -288,7 +248,7 @@ def test_ranking_asks_only_through_what_it_yields(engine: FunctionEngine) -> Non
     """Rankers are frozen and their memory explicit: ranking twice from the same state gives the same."""
     ranker = Adaptive()
     c = candidates()
-    first, second = (answered(ranker.rank(c, ranker.start(N_ACT, N_OBS, 0)), engine.run) for _ in range(2))
+    first, second = (answered(ranker.rank(c, ranker.start(LINEAR, 0)), engine.run) for _ in range(2))
     assert np.array_equal(first.scores, second.scores)
     with pytest.raises(AttributeError):
         ranker.patience = 3  # type: ignore[misc]

@@ -69,13 +69,13 @@ def finish(engine: RayEngine, ticket: int) -> Rollouts | EpisodeError:
 
 def until_ready(engine: RayEngine, workers: int) -> None:
     """Run episodes of other seeds until so many workers have started."""
-    while sum(worker.ready for worker in engine._crew.workers) < workers:
-        engine.run(pair_request(engine.info, 1, seed=100))
+    while sum(worker.ready for worker in engine._pool.workers) < workers:
+        engine.run(pair_request(engine.space, 1, seed=100))
 
 
 def until_busy(engine: RayEngine, workers: int) -> None:
     """Go on until so many workers have something to do; the episodes must be long enough for that to be seen."""
-    while sum(bool(worker.pieces) for worker in engine._crew.workers) < workers:
+    while sum(bool(worker.pieces) for worker in engine._pool.workers) < workers:
         assert engine.completed(timeout=0.0) == []
 
 
@@ -85,7 +85,7 @@ def until_busy(engine: RayEngine, workers: int) -> None:
 def test_native_episodes_have_the_bits_of_the_local_engine(nodes: Nodes) -> None:
     for workers, cpus in ((3, 1.0), (1, 2.0)):  # single threads on both nodes; two threads in one process
         engine = on_cluster("Hopper-v3", workers, cpus_per_worker=cpus)
-        request = pair_request(engine.info, 8, horizon=200, keep=True)
+        request = pair_request(engine.space, 8, horizon=200, keep=True)
         found, expected = engine.run(request), here("Hopper-v3", request)
         engine.close()
         assert same_rollouts(found, expected)
@@ -113,8 +113,8 @@ def test_a_request_is_as_large_with_many_directions_as_with_few(nodes: Nodes) ->
     engine = on_cluster(POINT, 1)
     sizes = []
     for n in (8, 8000):
-        few = pair_request(engine.info, 8)
-        many = pair_request(engine.info, n).take(range(16))
+        few = pair_request(engine.space, 8)
+        many = pair_request(engine.space, n).take(range(16))
         assert many.directions is not None and many.directions.count == n and len(many) == len(few)
         ticket = engine.submit(many)
         reference = engine._requests[ticket]
@@ -133,7 +133,7 @@ def test_a_slow_episode_does_not_idle_the_others(nodes: Nodes, tmp_path: Path) -
     engine = on_cluster("toy_envs:Uneven-v0", 2, {"log": str(log)})
     until_ready(engine, 2)
     log.write_text("")
-    engine.run(pair_request(engine.info, 8))
+    engine.run(pair_request(engine.space, 8))
     engine.close()
     ran = [line.split() for line in log.read_text().splitlines()]
     slow = next(pid for seed, pid in ran if seed == "0")
@@ -158,11 +158,11 @@ def test_room_is_counted_node_by_node() -> None:
 
 def test_a_killed_worker_changes_nothing(nodes: Nodes) -> None:
     engine = on_cluster(SLOW, 2, {"delay": 0.02})  # 0.4 seconds an episode
-    request = pair_request(engine.info, 5)
+    request = pair_request(engine.space, 5)
     until_ready(engine, 1)
     ticket = engine.submit(request)
     until_busy(engine, 1)
-    ray.kill(next(worker for worker in engine._crew.workers if worker.pieces).handle)
+    ray.kill(next(worker for worker in engine._pool.workers if worker.pieces).handle)
     found = finish(engine, ticket)
     engine.close()
     assert isinstance(found, Rollouts) and same_rollouts(found, here(SLOW, request, {"delay": 0.0}))
@@ -171,7 +171,7 @@ def test_a_killed_worker_changes_nothing(nodes: Nodes) -> None:
 def test_a_crashed_worker_changes_nothing(nodes: Nodes, tmp_path: Path) -> None:
     marker = {"marker": str(tmp_path / "crashes"), "times": 1}
     engine = on_cluster("toy_envs:Crash-v0", 2, marker)
-    request = pair_request(engine.info, 10)
+    request = pair_request(engine.space, 10)
     found = engine.run(request)
     engine.close()
     assert same_rollouts(found, here("toy_envs:Crash-v0", request, marker))
@@ -180,17 +180,17 @@ def test_a_crashed_worker_changes_nothing(nodes: Nodes, tmp_path: Path) -> None:
 
 def test_a_lost_node_changes_nothing_and_the_engine_shrinks_and_grows_with_the_cluster(nodes: Nodes) -> None:
     engine = on_cluster(SLOW, None, {"delay": 0.02}, resources={"robot": 1})  # one worker a node
-    request = pair_request(engine.info, 10)
+    request = pair_request(engine.space, 10)
     until_ready(engine, 2)
     ticket = engine.submit(request)
     until_busy(engine, 2)
-    assert len(engine._crew.workers) == 2
+    assert len(engine._pool.workers) == 2
     nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
     found = finish(engine, ticket)
     assert isinstance(found, Rollouts) and same_rollouts(found, here(SLOW, request, {"delay": 0.0}))
-    assert sum(worker.ready for worker in engine._crew.workers) == 1
+    assert sum(worker.ready for worker in engine._pool.workers) == 1
     nodes.add_node(**NODE)
-    while sum(worker.ready for worker in engine._crew.workers) < 2:
+    while sum(worker.ready for worker in engine._pool.workers) < 2:
         assert same_rollouts(engine.run(request), found)
     engine.close()
 
@@ -198,7 +198,7 @@ def test_a_lost_node_changes_nothing_and_the_engine_shrinks_and_grows_with_the_c
 def test_a_hanging_episode_is_run_again_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
     marker = {"marker": str(tmp_path / "hangs"), "times": 1}
     engine = on_cluster("toy_envs:Hang-v0", 2, marker, episode_seconds=2.0)
-    request = pair_request(engine.info, 4)
+    request = pair_request(engine.space, 4)
     found = engine.run(request)
     engine.close()
     assert same_rollouts(found, here("toy_envs:Hang-v0", request, marker))
@@ -209,7 +209,7 @@ def test_an_episode_that_keeps_losing_its_worker_is_named_and_leaves_the_others_
     nodes: Nodes, tmp_path: Path
 ) -> None:
     engine = on_cluster("toy_envs:Uneven-v0", 2, {"log": str(tmp_path / "log"), "delay": 3600.0}, episode_seconds=1.0)
-    tickets = [engine.submit(pair_request(engine.info, 3, seed=seed)) for seed in (0, 100)]
+    tickets = [engine.submit(pair_request(engine.space, 3, seed=seed)) for seed in (0, 100)]
     found = {}
     while len(found) < 2:
         found |= dict(engine.completed(timeout=0.1))
@@ -223,7 +223,7 @@ def test_an_episode_that_keeps_losing_its_worker_is_named_and_leaves_the_others_
 def test_a_bad_episode_is_the_local_engines_error(nodes: Nodes) -> None:
     engine = on_cluster("toy_envs:Nan-v0", 1)
     with pytest.raises(EpisodeError, match=r"non-finite reward \(nan\) \(episode seed 4[01], step 5\)"):
-        engine.run(pair_request(engine.info, 1, seed=40))
+        engine.run(pair_request(engine.space, 1, seed=40))
     engine.close()
 
 
@@ -261,7 +261,7 @@ def test_nodes_that_would_give_other_bits_are_refused_or_warned_of(
         on_cluster(POINT, 1)
     with pytest.warns(UserWarning, match="may give other bits than this one: it has numpy"):
         engine = on_cluster(POINT, 1, mixed_nodes=True)
-    request = pair_request(engine.info, 2)
+    request = pair_request(engine.space, 2)
     assert same_rollouts(engine.run(request), here(POINT, request))
     engine.close()
 
@@ -282,8 +282,8 @@ def test_an_environment_may_exist_on_the_workers_alone(nodes: Nodes, tmp_path: P
     )
     paths = os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)])
     engine = on_cluster("only_there:There-v0", 1, runtime_env={"env_vars": {"PYTHONPATH": paths}})
-    assert "only_there" not in sys.modules and engine.info.obs_dim == 2
-    request = pair_request(engine.info, 2)
+    assert "only_there" not in sys.modules and engine.space.obs_dim == 2
+    request = pair_request(engine.space, 2)
     assert same_rollouts(engine.run(request), here(POINT, request))
     engine.close()
 

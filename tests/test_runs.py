@@ -4,6 +4,7 @@ import errno
 import json
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,15 @@ import pytest
 
 import offrank
 from helpers import FunctionEngine, linear_system
-from offrank.core.errors import EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
+from offrank.core.errors import EpisodeError, FileFormatError, FleetError, Interrupted, OffrankError, UsageError
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role, episode_seeds
 from offrank.core.rollouts import Trajectory
 from offrank.engines.base import Engine
-from offrank.policies.trained import LinearPolicy
 from offrank.runs.config import RunConfig, resolve
-from offrank.runs.drive import drive
+from offrank.runs.drive import catching_signals, drive
 from offrank.runs.metrics import read_metrics
-from offrank.runs.opening import open_run
+from offrank.runs.opening import open_run, open_runs
 from offrank.runs.run import Run
 from offrank.runs.saved import Saved
 
@@ -45,7 +45,7 @@ def go(
     cfg: RunConfig, folder: Path | None = None, on: Engine | None = None, resume: bool = False, **options: Any
 ) -> Run:
     on = on or engine()
-    run = open_run(cfg, on.info, folder, resume, **options)
+    run = open_run(cfg, on.space, folder, resume, **options)
     drive([run], on)
     return run
 
@@ -66,7 +66,7 @@ def test_evaluation_is_of_the_policy_as_it_now_is_and_counts_nothing(tmp_path: P
     on = engine()
     run = go(config(iterations=2, eval_every=2), tmp_path / "run", on)
     evaluation = on.requests[-1]
-    assert np.array_equal(evaluation.base, run.state.M)
+    assert np.array_equal(evaluation.theta(0), run.policy.theta)
     assert np.array_equal(evaluation.whitening.scale, run.state.normalizer.freeze().scale)
     assert set(evaluation.roles) == {Role.EVALUATION} and len(evaluation) == 3
     assert run.state.steps == 2 * (2 * 2 + 1) * 10  # two iterations of 2b + n_b episodes
@@ -165,7 +165,7 @@ def test_a_run_dropped_at_any_request_resumes_to_the_same_bits(tmp_path: Path) -
     total = 5 * 2 + 2 + 1  # behaviour and pairs, two evaluations and a final one
     for cut in range(total):
         folder = tmp_path / str(cut)
-        run = open_run(cfg, on.info, folder, checkpoint_seconds=0.0)
+        run = open_run(cfg, on.space, folder, checkpoint_seconds=0.0)
         run.start()
         wanted = run.take()
         for _ in range(cut):
@@ -180,7 +180,7 @@ def test_a_run_dropped_at_any_request_resumes_to_the_same_bits(tmp_path: Path) -
 def test_pausing_during_an_evaluation_does_not_lose_it(tmp_path: Path) -> None:
     cfg = config(iterations=4)
     on = engine()
-    run = open_run(cfg, on.info, tmp_path / "run")
+    run = open_run(cfg, on.space, tmp_path / "run")
     run.start()
     wanted = run.take()
     while Role.EVALUATION not in wanted[0].roles:
@@ -193,7 +193,7 @@ def test_pausing_during_an_evaluation_does_not_lose_it(tmp_path: Path) -> None:
 def test_a_fleet_gives_every_run_the_bits_it_has_alone() -> None:
     configs = [config(algo, seed=seed, iterations=4) for algo in ("ars", "op-ars") for seed in (0, 1)]
     on = engine()
-    runs = [Run(cfg, on.info) for cfg in configs]
+    runs = [Run(cfg, on.space) for cfg in configs]
     drive(runs, on)
     assert [run.policy.sha256 for run in runs] == [go(cfg).policy.sha256 for cfg in configs]
     assert len({run.policy.sha256 for run in runs}) == 4
@@ -263,9 +263,12 @@ def engine_that_fails_seed_one() -> Any:
 
 def test_one_failing_run_does_not_stop_the_fleet(tmp_path: Path) -> None:
     on = engine_that_fails_seed_one()
-    runs = [open_run(config("ars", seed=s, iterations=6), on.info, tmp_path / str(s)) for s in (0, 1, 2)]
-    with pytest.raises(EpisodeError, match="step 3"):
+    runs = [open_run(config("ars", seed=s, iterations=6), on.space, tmp_path / str(s)) for s in (0, 1, 2)]
+    with pytest.raises(FleetError) as caught:
         drive(runs, on)
+    assert [(failure.name, type(failure.__cause__)) for failure in caught.value.exceptions] == [
+        ("toy-ars-1", EpisodeError)
+    ]
     assert [run.state.iteration for run in runs] == [6, 3, 6]
     assert [run.stop_reason for run in runs] == ["iterations", None, "iterations"]
     cfg = config("ars", seed=1, iterations=6)
@@ -280,10 +283,133 @@ def test_an_interrupted_fleet_tells_which_of_its_runs_had_failed() -> None:
             signal.raise_signal(signal.SIGINT)
 
     callbacks: dict[int, tuple[Any, ...]] = {0: (interrupt,), 1: ()}
-    runs = [open_run(config("ars", seed=s, iterations=50), on.info, None, callbacks=callbacks[s]) for s in (0, 1)]
-    with pytest.raises(Interrupted, match=r"SIGINT \(1 of the runs had failed: .*non-finite reward") as caught:
+    runs = [open_run(config("ars", seed=s, iterations=50), on.space, None, callbacks=callbacks[s]) for s in (0, 1)]
+    with pytest.raises(Interrupted, match=r"SIGINT; 1 of the runs had failed") as caught:
         drive(runs, on)
-    assert [type(failure) for failure in caught.value.failures] == [EpisodeError]
+    assert [(failure.name, type(failure.__cause__)) for failure in caught.value.failures] == [
+        ("toy-ars-1", EpisodeError)
+    ]
+
+
+def test_every_run_that_fails_is_reported_by_name() -> None:
+    on = engine()
+    simulate = on.simulate
+    bad = {int(episode_seeds(s, 2, Role.PLUS, np.array([1]))[0]) for s in range(5)}
+
+    def fail(weights: Any, whitening: Any, seed: int, horizon: int) -> Trajectory:
+        if seed in bad:
+            raise EpisodeError("diverged", seed, 3)
+        return simulate(weights, whitening, seed, horizon)
+
+    on.simulate = fail
+    runs = [open_run(config("ars", seed=s, iterations=6), on.space, None) for s in range(7)]
+    with pytest.raises(FleetError, match="5 of the runs failed") as caught:
+        drive(runs, on)
+    assert [str(failure).split(":")[0] for failure in caught.value.exceptions] == [f"toy-ars-{s}" for s in range(5)]
+    assert [run.state.iteration for run in runs] == [2] * 5 + [6] * 2
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a callback's own"), MemoryError("no memory"), KeyboardInterrupt()])
+def test_an_error_that_is_not_ours_saves_the_runs_cancels_and_frees_the_folders(
+    tmp_path: Path, error: BaseException
+) -> None:
+    on = engine()
+
+    def fail(run: Run, record: dict[str, Any]) -> None:
+        if record["iteration"] == 4:
+            raise error
+
+    runs = [open_run(config("ars", seed=s, iterations=8), on.space, tmp_path / str(s)) for s in range(3)]
+    runs[1].callbacks = (fail,)
+    with pytest.raises(type(error)):
+        drive(runs, on, side_by_side=2)  # the third has not begun
+    assert not on._open and not on._queue
+    assert all(run._lock is None for run in runs)
+    for seed in range(3):
+        cfg = config("ars", seed=seed, iterations=8)
+        resumed = open_run(cfg, on.space, tmp_path / str(seed), resume=True)
+        assert resumed.state.iteration >= (3, 3, 0)[seed]
+        drive([resumed], on)
+        assert resumed.policy.sha256 == go(cfg).policy.sha256
+
+
+def test_what_cannot_be_saved_at_an_interrupt_is_said_and_its_folder_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = engine()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def interrupt(run: Run, record: dict[str, Any]) -> None:
+        if record["iteration"] == 5:
+            monkeypatch.setattr("offrank.core.files.os.fsync", full)
+            signal.raise_signal(signal.SIGINT)
+
+    go(config("ars", iterations=3), tmp_path / "run", on)
+    run = open_run(config("ars", iterations=50), on.space, tmp_path / "run", resume=True, callbacks=(interrupt,))
+    with pytest.raises(Interrupted) as caught:
+        drive([run], on)
+    assert ["No space left" in str(failure) for failure in caught.value.unsaved] == [True]
+    assert run._lock is None
+    monkeypatch.undo()
+    cfg = config("ars", iterations=9)
+    assert go(cfg, tmp_path / "run", resume=True).policy.sha256 == go(cfg).policy.sha256
+
+
+def test_one_damaged_folder_does_not_stop_the_others(tmp_path: Path) -> None:
+    on = engine()
+    configs = {str(s): config("ars", seed=s, iterations=3) for s in range(4)}
+    for name, cfg in configs.items():
+        go(cfg, tmp_path / name, on)
+    (tmp_path / "1" / "checkpoint.npz").write_bytes(b"damaged")
+    log = (tmp_path / "2" / "metrics.jsonl").read_bytes()
+    (tmp_path / "2" / "metrics.jsonl").write_bytes(log[:20])
+
+    def opening(name: str) -> Run:
+        return open_run(replace(configs[name], iterations=6), on.space, tmp_path / name, resume=True)
+
+    runs, failures = open_runs({name: partial(opening, name) for name in configs})
+    with pytest.raises(FleetError) as caught:
+        drive(runs, on, failures=failures)
+    said = [str(failure) for failure in caught.value.exceptions]
+    assert len(said) == 2 and "1: " in said[0] and "truncated, damaged" in said[0]
+    assert said[1].startswith("toy-ars-2: ") and "shorter than its checkpoint says" in said[1]
+    assert [run.state.iteration for run in runs] == [6, 3, 6] and all(run._lock is None for run in runs)
+    checkpoint = (tmp_path / "2" / "checkpoint.npz").read_bytes()
+    (tmp_path / "2" / "metrics.jsonl").write_bytes(log)  # what was damaged stays as it was, and can be mended
+    assert open_run(configs["2"], on.space, tmp_path / "2", resume=True).state.iteration == 3
+    assert checkpoint == (tmp_path / "2" / "checkpoint.npz").read_bytes()
+
+
+def test_a_folder_that_is_refused_leaves_none_locked(tmp_path: Path) -> None:
+    on = engine()
+    go(config("ars", seed=1, iterations=3), tmp_path / "1", on)
+    opened: list[Run] = []
+
+    def opening(seed: int) -> Run:
+        opened.append(open_run(config("ars", seed=seed), on.space, tmp_path / str(seed)))
+        return opened[-1]
+
+    with pytest.raises(UsageError, match="already holds a run"):
+        open_runs({str(seed): partial(opening, seed) for seed in range(3)})
+    assert len(opened) == 1 and opened[0]._lock is None
+
+
+def test_a_signal_handler_that_was_not_set_from_python_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has no way to put it back: `signal.getsignal` says None, and `signal.signal` refuses None."""
+    was = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    touched = []
+
+    def set_handler(number: int, handler: Any) -> Any:
+        touched.append(number)
+        return was[number]
+
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else was[number])
+    monkeypatch.setattr(signal, "signal", set_handler)
+    with catching_signals():
+        assert touched == [signal.SIGINT]
+    assert touched == [signal.SIGINT] * 2
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +455,7 @@ def test_any_changed_array_is_noticed(tmp_path: Path) -> None:
     path = stored(tmp_path)
     with np.load(path) as archive:
         arrays = dict(archive)
-    arrays["state.M"] = arrays["state.M"] + 1e-9
+    arrays["state.memory.theta"] = arrays["state.memory.theta"] + 1e-9
     np.savez(path, **arrays)
     with pytest.raises(FileFormatError, match="checksum"):
         load_arrays(path, "run")
@@ -398,7 +524,7 @@ def test_policies_survive_their_file_bit_for_bit(tmp_path: Path) -> None:
 def test_predictions_are_clipped_or_chosen_as_the_environment_needs() -> None:
     run = go(config(iterations=3))
     policy = run.policy
-    clipped = LinearPolicy(100 * policy.M, policy.whitening, low=np.array([-1.0, -2.0]), high=np.array([1.0, 2.0]))
+    clipped = replace(policy, theta=100 * policy.theta, low=np.array([-1.0, -2.0]), high=np.array([1.0, 2.0]))
     states = np.random.default_rng(0).normal(size=(50, N_OBS))
     assert np.abs(clipped.predict(states)).max(axis=0).tolist() == [1.0, 2.0]
     chosen = replace(policy, discrete=True).predict(states)

@@ -251,7 +251,7 @@ def test_mujoco_writes_no_log_and_no_warning(
         env.step(np.zeros(6))
     engine = MujocoEngine(replace(TASKS["Swimmer-v3"], start_noise=100.0))
     with pytest.raises(EpisodeError, match="diverged"):
-        engine.run(pair_request(engine.info, 32, horizon=20))  # others are still running when the first has failed
+        engine.run(pair_request(engine.space, 32, horizon=20))  # others are still running when the first has failed
     engine.close()
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from helpers import proposal
+from offrank.algorithms.base import Episodes
+from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.strategies import TRES
 from offrank.algorithms.strategies.tres import CHUNK, clip_gradient
 from offrank.core.arrays import FloatArray
-from offrank.core.candidates import Candidates, Episodes, Pairs
 from offrank.core.errors import OffrankError, UsageError
-from offrank.core.noise import Directions
-from offrank.core.normalizer import Whitening
 
 P, N_OBS, B = 3, 5, 4
 D = P * N_OBS
 
 
-def candidates(sigma: float = 0.3, p: int = P) -> Candidates:
+def candidates(sigma: float = 0.3, p: int = P) -> Proposal:
     M = np.random.default_rng(1).normal(size=(p, N_OBS))
-    return Candidates(M, Whitening.identity(N_OBS), Directions(0, 0, 9, (p, N_OBS)), sigma, B, Episodes(10), 10)
+    return proposal(M, 9, B, sigma, Episodes(10))
 
 
 def pairs(plus: FloatArray, minus: FloatArray) -> Pairs:
@@ -41,20 +41,20 @@ def l_clip(theta_new: FloatArray, theta: FloatArray, sigma: float, x: FloatArray
     return float(value.sum(axis=1).mean())
 
 
-def samples(c: Candidates, used: Pairs) -> tuple[FloatArray, FloatArray]:
+def samples(c: Proposal, used: Pairs) -> tuple[FloatArray, FloatArray]:
     """The 2b samples (2b, d) and their values V (2b,)."""
-    eps = c.directions.take(used.index).reshape(B, -1)
+    eps = c.directions.take(used.index)
     R = np.concatenate([used.plus, used.minus])
-    return c.M.ravel() + c.scale * np.concatenate([eps, -eps]), (R - R.mean()) / R.std()
+    return c.theta + c.scale * np.concatenate([eps, -eps]), (R - R.mean()) / R.std()
 
 
 def test_one_unclipped_epoch_is_the_antithetic_gradient_over_the_deviation() -> None:
     c, used, sigma, alpha = candidates(), some_pairs(), 0.3, 0.01
     M, _, metrics = TRES(learning_rate=alpha, epochs=1, clip=1e9, noise_std=sigma).update(c, used, {})
-    x = c.M + sigma * c.directions.take(used.index)
-    total = sum((p - m) * (xi - c.M) for p, m, xi in zip(used.plus, used.minus, x, strict=True))
+    x = c.theta + sigma * c.directions.take(used.index)
+    total = sum((p - m) * (xi - c.theta) for p, m, xi in zip(used.plus, used.minus, x, strict=True))
     antithetic = total / (2 * B * sigma**2)
-    np.testing.assert_allclose(M - c.M, alpha * antithetic / metrics["sigma_R"], rtol=1e-12)
+    np.testing.assert_allclose(M - c.theta, alpha * antithetic / metrics["sigma_R"], rtol=1e-12)
 
 
 @pytest.mark.parametrize("clip", [0.1, 0.3, 1e9])
@@ -62,8 +62,8 @@ def test_gradient_agrees_with_finite_differences_of_the_papers_objective(clip: f
     """At a point away from theta, where with a small lambda many ratios are clipped."""
     c, used, sigma = candidates(), some_pairs(), 0.3
     x, V = samples(c, used)
-    eps = c.directions.take(used.index).reshape(B, -1)
-    theta = c.M.ravel()
+    eps = c.directions.take(used.index)
+    theta = c.theta
     w = np.random.default_rng(3).normal(size=D) * 0.3
     r = norm.pdf(x, theta + sigma * w, sigma) / norm.pdf(x, theta, sigma)
     step = 1e-6
@@ -84,14 +84,14 @@ def test_gradient_agrees_with_finite_differences_of_the_papers_objective(clip: f
 def test_several_epochs_are_gradient_ascent_on_the_papers_objective() -> None:
     c, used, sigma, alpha, clip = candidates(), some_pairs(2), 0.3, 0.004, 0.2
     x, V = samples(c, used)
-    theta = c.M.ravel()
+    theta = c.theta
     path = theta.copy()
     for _ in range(6):
         r = norm.pdf(x, path, sigma) / norm.pdf(x, theta, sigma)
         live = np.where(V[:, None] > 0, r < 1 + clip, r > 1 - clip)
         path = path + alpha * (V[:, None] * r * live * (x - path) / sigma**2).mean(axis=0)
     M, _, metrics = TRES(learning_rate=alpha, epochs=6, clip=clip, noise_std=sigma).update(c, used, {})
-    np.testing.assert_allclose(M.ravel(), path, rtol=1e-9)
+    np.testing.assert_allclose(M, path, rtol=1e-9)
     assert metrics["clipped"] > 0.02
     assert l_clip(path, theta, sigma, x, V, clip) > l_clip(theta, theta, sigma, x, V, clip)
 
@@ -99,7 +99,7 @@ def test_several_epochs_are_gradient_ascent_on_the_papers_objective() -> None:
 def test_clipping_is_by_dimension_not_by_sample() -> None:
     """One dimension far out of the trust region leaves the gradient of the others alone."""
     used = some_pairs()
-    eps = candidates().directions.take(used.index).reshape(B, -1)
+    eps = candidates().directions.take(used.index)
     V = (np.concatenate([used.plus, used.minus]) - 100) / 20
     w = np.zeros(D)
     near, _ = clip_gradient(w, eps, V[:B], V[B:], 0.2)
@@ -118,12 +118,12 @@ def test_shifting_or_scaling_all_returns_changes_nothing() -> None:
 
 def test_equal_returns_give_no_step() -> None:
     M, _, metrics = TRES().update(candidates(), pairs(np.ones(B), np.ones(B)), {})
-    assert np.array_equal(M, candidates().M) and metrics["sigma_R"] == 0
+    assert np.array_equal(M, candidates().theta) and metrics["sigma_R"] == 0
 
 
 def test_chunks_of_dimensions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     c, used = candidates(p=300), some_pairs()
-    assert c.M.size > 2 * CHUNK
+    assert len(c.theta) > 2 * CHUNK
     strategy = TRES(noise_std=0.3, learning_rate=0.01, clip=0.2)
     M, _, metrics = strategy.update(c, used, {})
     monkeypatch.setattr("offrank.algorithms.strategies.tres.CHUNK", 7)

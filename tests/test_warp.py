@@ -75,7 +75,7 @@ def cpu(engine: WarpEngine) -> MujocoEngine:
 
 def test_short_episodes_agree_with_the_cpu_step_by_step(engine: WarpEngine) -> None:
     pairs, horizon = size(engine, 3, 100), 25
-    request = pair_request(engine.info, pairs, horizon=horizon, keep=True, scale=0.1)
+    request = pair_request(engine.space, pairs, horizon=horizon, keep=True, scale=0.1)
     mine, other = engine.run(request), cpu(engine).run(request)
     # float32 differs in the seventh digit, and an impact amplifies it: most episodes agree closely, all of them roughly
     observations, rewards, same_end = [], [], []
@@ -92,7 +92,7 @@ def test_short_episodes_agree_with_the_cpu_step_by_step(engine: WarpEngine) -> N
 def test_falls_come_at_the_same_step_as_on_the_cpu(engine: WarpEngine) -> None:
     if not engine.task.bounds:
         pytest.skip("this task never ends early")
-    request = pair_request(engine.info, size(engine, 3, 100), horizon=size(engine, 25, 40), scale=0.1)
+    request = pair_request(engine.space, size(engine, 3, 100), horizon=size(engine, 25, 40), scale=0.1)
     mine, other = engine.run(request), cpu(engine).run(request)
     assert (other.lengths < request.horizon).mean() > 0.3
     assert np.mean(np.abs(mine.lengths - other.lengths) <= 1) > 0.9
@@ -224,7 +224,7 @@ def fixed_policy(engine: WarpEngine, file: Path | None) -> tuple[Any, Whitening]
     if file is not None:
         policy = Saved.read(file).policy
         return policy.M, policy.whitening
-    shape = (engine.info.act_dim, engine.info.obs_dim)
+    shape = (engine.space.act_dim, engine.space.obs_dim)
     scale = 0.05 if engine._worlds.device.is_cuda else 0.5  # on the CPU device, one that falls at once
     return scale * Directions(5, 0, 1, shape).one(0), Whitening.identity(shape[1])
 
@@ -232,7 +232,7 @@ def fixed_policy(engine: WarpEngine, file: Path | None) -> tuple[Any, Whitening]
 def evaluation(on: Engine, weights: Any, whitening: Whitening, count: int, seed: int) -> Request:
     index = np.arange(count)
     roles = np.full(count, Role.EVALUATION, dtype=np.int64)
-    return Request(weights, whitening, episode_seeds(seed, 0, Role.EVALUATION, index), roles, index, on.info.horizon)
+    return Request(weights, whitening, episode_seeds(seed, 0, Role.EVALUATION, index), roles, index, on.space.horizon)
 
 
 def summary(found: Rollouts) -> str:
@@ -243,7 +243,7 @@ def summary(found: Rollouts) -> str:
 
 
 def test_moments_on_the_device_are_those_of_the_states(hopper: WarpEngine) -> None:
-    request = pair_request(hopper.info, 2, horizon=12)
+    request = pair_request(hopper.space, 2, horizon=12)
     lean, kept = hopper.run(request), hopper.run(replace(request, keep=True))
     assert lean.trajectories == () and len(kept.trajectories) == 4
     np.testing.assert_allclose(lean.totals, kept.totals, rtol=1e-6)
@@ -252,8 +252,8 @@ def test_moments_on_the_device_are_those_of_the_states(hopper: WarpEngine) -> No
 
 
 def test_requests_share_the_worlds_and_a_failed_one_leaves_the_others_alone(hopper: WarpEngine) -> None:
-    good = pair_request(hopper.info, 2, horizon=20)
-    bad = replace(pair_request(hopper.info, 2, horizon=20, seed=50), base=np.full((3, 11), np.nan))
+    good = pair_request(hopper.space, 2, horizon=20)
+    bad = replace(pair_request(hopper.space, 2, horizon=20, seed=50), base=np.full((3, 11), np.nan))
     tickets = [hopper.submit(good), hopper.submit(bad), hopper.submit(good)]
     found: dict = {}
     while len(found) < 3:
@@ -263,7 +263,7 @@ def test_requests_share_the_worlds_and_a_failed_one_leaves_the_others_alone(hopp
 
 
 def test_a_dropped_request_gives_its_place_to_others(hopper: WarpEngine) -> None:
-    request = pair_request(hopper.info, 2, horizon=10)
+    request = pair_request(hopper.space, 2, horizon=10)
     dropped, kept = hopper.submit(request), hopper.submit(request)
     hopper.completed(timeout=0.0)
     hopper.drop(dropped)
@@ -278,7 +278,7 @@ def test_training_goes_before_evaluation_which_fills_what_is_left(device: str) -
     engine = WarpEngine(TASKS["Hopper-v3"], Gpu(worlds=4, device=device))
     weights, whitening = fixed_policy(engine, None)
     evaluating = engine.submit(replace(evaluation(engine, weights, whitening, 8, 0), horizon=12))
-    training = engine.submit(pair_request(engine.info, 1, horizon=12))
+    training = engine.submit(pair_request(engine.space, 1, horizon=12))
     engine._upload()
     kinds = [is_training for _, _, is_training in engine._rows.values()]
     assert kinds.count(True) == 2 and kinds.count(False) == 2  # evaluation was asked for first, and has what is left
@@ -306,7 +306,7 @@ def test_deterministic_runs_have_equal_bits_over_a_resume_and_any_number_of_worl
         engine = WarpEngine(TASKS[task], Gpu(worlds, device, deterministic=True))
         settings = {"engine": "warp", "eval_every": 2, "eval_episodes": 2, "horizon": 200 if full else 8}
         run = open_run(
-            configure(task, recipe, engine.info, **settings, **limits), engine.info, folder, folder is not None
+            configure(task, recipe, engine.space, **settings, **limits), engine.space, folder, folder is not None
         )
         drive([run], engine)
         return run.policy.sha256

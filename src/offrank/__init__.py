@@ -1,9 +1,17 @@
 """offrank: evolution strategies that rank their candidates off-policy."""
 
 import offrank.display.headless  # noqa: F401 (before MuJoCo)
-from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, QARS, QES, QTRES, TRES, load
+from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, QARS, QTRES, TRES, load
 from offrank.asktell import AskTell, EpisodeToRun
-from offrank.core.errors import EngineError, EpisodeError, FileFormatError, Interrupted, OffrankError, UsageError
+from offrank.core.errors import (
+    EngineError,
+    EpisodeError,
+    FileFormatError,
+    FleetError,
+    Interrupted,
+    OffrankError,
+    UsageError,
+)
 from offrank.core.version import VERSION as __version__
 from offrank.engines import Cluster, Gpu
 from offrank.fleet import Fleet
@@ -18,7 +26,6 @@ __all__ = [
     "OPES",
     "OPTRES",
     "QARS",
-    "QES",
     "QTRES",
     "TRES",
     "AskTell",
@@ -28,6 +35,7 @@ __all__ = [
     "EpisodeToRun",
     "FileFormatError",
     "Fleet",
+    "FleetError",
     "Gpu",
     "Interrupted",
     "OffrankError",

@@ -17,9 +17,9 @@ from offrank.core.errors import UsageError
 from offrank.display.plots import plot_runs
 from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Engine, Gpu, make_engine, on_cluster, on_ray
-from offrank.policies.trained import LinearPolicy
+from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig, as_stored, configure, resolve
-from offrank.runs.evaluation import evaluate_policy
+from offrank.runs.evaluation import check_sizes, evaluate_policy
 from offrank.runs.folder import CHECKPOINT, CURVE
 from offrank.runs.opening import holds_run, make_folder, open_run, stored_config
 from offrank.runs.run import Callback, Run
@@ -36,11 +36,12 @@ class Agent:
             run in this process; the others can use all cores.
         seed: determines the whole run.
         ranker: instead of the one the algorithm implies.
+        policy: the kind of policy, such as linear, affine, skip:32 or mlp:64,64; by default the algorithm's own.
         engine, threads, workers, env_args, clip_actions: see `offrank.engines.make_engine`. env_args are for an
             environment given by its name.
         gpu: what the engine `warp` runs on, and how; see `offrank.Gpu`.
         cluster: where the engine `ray` runs its episodes, and how; see `offrank.Cluster`.
-        horizon: steps an episode; by default the environment's own.
+        horizon: steps per episode; by default the environment's own.
         hyperparameters: by name; the task's presets fill in the rest.
     """
 
@@ -52,6 +53,7 @@ class Agent:
         *,
         seed: int = 0,
         ranker: str | None = None,
+        policy: str | None = None,
         engine: str = "auto",
         threads: int = 0,
         workers: int | None = None,
@@ -63,7 +65,7 @@ class Agent:
         **hyperparameters: Any,
     ):
         task = env if isinstance(env, str) else _name_of(env)
-        recipe = resolve(task if isinstance(env, str) else None, self.algo, ranker, hyperparameters)
+        recipe = resolve(task if isinstance(env, str) else None, self.algo, ranker, hyperparameters, policy)
         stored_args = as_stored(env_args or {})
         if cluster is None and on_cluster(engine):
             cluster = Cluster()
@@ -79,15 +81,15 @@ class Agent:
         self._config: RunConfig = configure(
             task,
             recipe,
-            self._engine.info,
+            self._engine.space,
             seed=seed,
             engine=engine,
             horizon=horizon,
             env_args=stored_args,
             clip_actions=clip_actions,
         )
-        self._run: Run | None = Run(self._config, self._engine.info)
-        self._policy: LinearPolicy | None = None
+        self._run: Run | None = Run(self._config, self._engine.space)
+        self._policy: TrainedPolicy | None = None
 
     def learn(
         self,
@@ -110,7 +112,7 @@ class Agent:
             iterations: likewise, in iterations.
             threshold: stop at the first evaluation whose mean return reaches it.
             eval_every: iterations between evaluations, which cost time but are not counted; 0 for none. 10 by default.
-            eval_episodes: episodes an evaluation, 100 by default.
+            eval_episodes: episodes per evaluation, 100 by default.
             out: a run folder for metrics, checkpoints and policies.
             resume: continue what is in `out`.
             progress: show it on stderr.
@@ -138,7 +140,7 @@ class Agent:
             stored = stored_config(folder, config.task, {}, given)
             if stored is not None and (folder / CHECKPOINT).is_file():
                 config = replace(config, eval_every=stored.eval_every, eval_episodes=stored.eval_episodes)
-                self._run = run = open_run(config, engine.info, folder, resume=True)
+                self._run = run = open_run(config, engine.space, folder, resume=True)
             else:
                 make_folder(folder)
                 run.move_to(folder)
@@ -183,7 +185,7 @@ class Agent:
             self._engine.close()
 
     @property
-    def policy(self) -> LinearPolicy:
+    def policy(self) -> TrainedPolicy:
         """The policy as it is now."""
         if self._run is not None:
             return self._run.policy
@@ -191,7 +193,7 @@ class Agent:
         return self._policy
 
     @property
-    def best_policy(self) -> LinearPolicy:
+    def best_policy(self) -> TrainedPolicy:
         """The policy of the best evaluation; the current one while there was none."""
         best = self._run.best if self._run is not None else None
         return self.policy if best is None else best[1]
@@ -262,13 +264,7 @@ class QTRES(Agent):
     algo = "q-tres"
 
 
-class QES(Agent):
-    """ES likewise."""
-
-    algo = "q-es"
-
-
-AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, QES)}
+AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES)}
 
 
 def load(
@@ -302,13 +298,8 @@ def load(
     elif env is not None:
         agent._engine = _own_engine(env, workers, saved.config.clip_actions, cluster)
     if saved.complete and saved.config.engine != ASK_TELL:
-        info, (p, n) = agent.engine.info, saved.policy.M.shape
-        if (info.obs_dim, info.act_dim) != (n, p):
-            raise UsageError(
-                f"{saved.path} maps {n} observations to {p} actions, the environment has {info.obs_dim} and "
-                f"{info.act_dim}"
-            )
-        agent._run = Run(saved.config, info)
+        check_sizes(saved.policy, agent.engine.space)
+        agent._run = Run(saved.config, agent.engine.space)
         agent._run.restore(saved.path)
     return agent
 

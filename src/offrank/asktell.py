@@ -19,11 +19,10 @@ from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role
 from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory, check_finite
-from offrank.engines.base import EnvInfo
-from offrank.policies.trained import LinearPolicy
+from offrank.core.space import Space
+from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig, resolve
 from offrank.runs.opening import open_run, stored_config
-from offrank.runs.record import policy_for
 from offrank.runs.saved import ASK_TELL
 
 
@@ -32,7 +31,7 @@ class EpisodeToRun:
     """One episode to run: start it, act by `policy.predict`, stop at the horizon or when the task ends it."""
 
     id: str  # unique in the run
-    policy: LinearPolicy
+    policy: TrainedPolicy
     seed: int  # for a simulator's start state; a robot may ignore it
     horizon: int
     role: str  # behaviour, plus, minus or evaluation
@@ -48,14 +47,14 @@ class AskTell:
         obs_dim, act_dim: sizes of an observation and of an action.
         seed: determines the policies that are tried.
         journal: a folder. What is told is kept there, and a new AskTell with the same arguments goes on from it.
-        horizon: steps an episode at most.
+        horizon: steps per episode at most.
         total_steps, iterations, threshold: when to stop; none of them: never.
         eval_every: iterations between evaluations, 0 for none. Evaluation episodes are asked for, and counted.
-        eval_episodes: episodes an evaluation.
+        eval_episodes: episodes per evaluation.
         low, high: bounds that actions are clipped to.
         discrete: the action is the index of the largest of the act_dim outputs.
         keep_episodes: keep the journal's record of every episode, not only of those still needed.
-        ranker, hyperparameters: as for the algorithm.
+        ranker, policy, hyperparameters: as for the algorithm.
     """
 
     def __init__(
@@ -77,6 +76,7 @@ class AskTell:
         discrete: bool = False,
         keep_episodes: bool = False,
         ranker: str | None = None,
+        policy: str | None = None,
         **hyperparameters: Any,
     ):
         if not (isinstance(algorithm, type) and issubclass(algorithm, Agent)):
@@ -85,12 +85,13 @@ class AskTell:
         if obs_dim < 1 or act_dim < 1:
             raise UsageError(f"obs_dim = {obs_dim}, act_dim = {act_dim}: both must be at least 1")
         low, high = _bounds(low, high, act_dim)
-        info = EnvInfo(obs_dim, act_dim, horizon, discrete, low=low, high=high)
-        recipe = resolve(None, algorithm.algo, ranker, hyperparameters)
+        space = Space(obs_dim, act_dim, horizon, discrete, low=low, high=high)
+        recipe = resolve(None, algorithm.algo, ranker, hyperparameters, policy)
         config = RunConfig(
             task=ASK_TELL,
             algo=recipe.algo,
             ranker=recipe.ranker.name,
+            policy=recipe.policy,
             hyperparameters=recipe.hyperparameters,
             sources=recipe.sources,
             seed=seed,
@@ -117,7 +118,7 @@ class AskTell:
             given = config.identity
             hyperparameters = given.pop("hyperparameters")
             stored_config(self._journal, ASK_TELL, {}, given | hyperparameters)
-        self._run = open_run(config, info, self._journal, resume=True, checkpoint_seconds=0.0)
+        self._run = open_run(config, space, self._journal, resume=True, checkpoint_seconds=0.0)
         self._run.start()
         self._request: Request | None = None
         self._pending = self._list_pending()
@@ -129,12 +130,12 @@ class AskTell:
         return self._run.done
 
     @property
-    def policy(self) -> LinearPolicy:
+    def policy(self) -> TrainedPolicy:
         """The unperturbed policy as it is now."""
         return self._run.policy
 
     @property
-    def best_policy(self) -> LinearPolicy:
+    def best_policy(self) -> TrainedPolicy:
         """The policy of the best evaluation; the current one while there was none."""
         return self.policy if self._run.best is None else self._run.best[1]
 
@@ -184,17 +185,26 @@ class AskTell:
     # --- what is pending
 
     def _list_pending(self) -> dict[str, EpisodeToRun]:
-        self._request = request = next(iter(self._run.take()), None)
+        self._request = request = self._next_request()
         if request is None:
             return {}
-        iteration, info = self._run.state.iteration, self._run.info
+        iteration, space = self._run.state.iteration, self._run.space
         pending = {}
         for i in range(len(request)):
             role, index = Role(int(request.roles[i])).name.lower(), int(request.index[i])
             id = f"{iteration:06d}-{role}-{index:04d}"
-            policy = policy_for(info, request.weights(i), request.whitening)
+            policy = TrainedPolicy.for_space(space, request.policy, request.theta(i), request.whitening)
             pending[id] = EpisodeToRun(id, policy, int(request.seeds[i]), request.horizon, role, index, iteration)
         return pending
+
+    def _next_request(self) -> Request | None:
+        """The episodes that the run wants next, once all its lessons are carried out."""
+        while new := self._run.take():
+            (work,) = new  # where evaluation counts, nothing overlaps
+            if isinstance(work, Request):
+                return work
+            self._run.receive(work, work.carry_out())
+        return None
 
     def _take(self, id: str, trajectory: Trajectory) -> None:
         assert self._request is not None
@@ -262,7 +272,7 @@ class AskTell:
         self, episode: EpisodeToRun, rewards: ArrayLike, observations: ArrayLike, terminated: bool, truncated: bool
     ) -> Trajectory:
         r, o = _numbers("rewards", rewards), _numbers("observations", observations)
-        n, T = self._run.info.obs_dim, len(r) if r.ndim == 1 else 0
+        n, T = self._run.space.obs_dim, len(r) if r.ndim == 1 else 0
         if r.ndim != 1 or not 1 <= T <= episode.horizon:
             raise UsageError(f"rewards of shape {r.shape}: expected (T,) with 1 <= T <= {episode.horizon}")
         if o.shape not in ((T, n), (T + 1, n)):

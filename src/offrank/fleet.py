@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from offrank.core.errors import UsageError
-from offrank.display.plots import plot_runs
+from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Gpu, make_engine
-from offrank.policies.trained import LinearPolicy
+from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig, as_stored, configure, resolve, task_default
-from offrank.runs.folder import CURVE
-from offrank.runs.opening import folder_name, open_run, stored_config
+from offrank.runs.folder import folder_name
+from offrank.runs.opening import open_run, open_runs, stored_config
 from offrank.runs.run import Run
 
 
@@ -28,9 +29,10 @@ class Fleet:
         algos: names of algorithms, such as op-ars.
         seeds: of the runs.
         ranker: instead of the one the algorithms imply.
+        policy: the kind of policy, such as linear or skip:32; by default the algorithms' own.
         grid: values to try of hyperparameters, by name; every combination is a run of each algorithm and seed.
         engine, threads, workers, env_args, clip_actions, gpu, cluster: see `offrank.engines.make_engine`.
-        horizon: steps an episode; by default the environment's own.
+        horizon: steps per episode; by default the environment's own.
         hyperparameters: by name, the same for every run; the task's presets fill in the rest.
 
     A run in a fleet has the bits it has alone, on engines that are exact.
@@ -43,6 +45,7 @@ class Fleet:
         seeds: Iterable[int] = range(8),
         *,
         ranker: str | None = None,
+        policy: str | None = None,
         grid: Mapping[str, Sequence[Any]] | None = None,
         engine: str = "auto",
         threads: int = 0,
@@ -66,7 +69,7 @@ class Fleet:
         if not (algos and seeds and variants):
             raise UsageError("a fleet needs at least one algorithm, one seed and one value of each setting in its grid")
         stored_args = as_stored(env_args or {})
-        recipes = [(v, resolve(task, algo, ranker, hyperparameters | v)) for algo in algos for v in variants]
+        recipes = [(v, resolve(task, algo, ranker, hyperparameters | v, policy)) for algo in algos for v in variants]
         self.engine = make_engine(
             task,
             engine,
@@ -81,7 +84,7 @@ class Fleet:
         settings["env_args"] = stored_args
         self._configs: dict[str, RunConfig] = {}  # by the name of the run's folder
         for (variant, recipe), seed in product(recipes, seeds):
-            config = configure(task, recipe, self.engine.info, seed=seed, **settings)
+            config = configure(task, recipe, self.engine.space, seed=seed, **settings)
             label = "-".join([recipe.algo, *(f"{name}{value}" for name, value in variant.items())])
             folder = folder_name(config.task, label, seed)
             if folder in self._configs:
@@ -110,8 +113,8 @@ class Fleet:
             iterations: likewise, in iterations.
             threshold: a run stops at its first evaluation whose mean return reaches it; by default the task's own.
             eval_every: iterations between evaluations, which are not counted; 0 for none.
-            eval_episodes: episodes an evaluation.
-            out: a folder that gets a run folder a run.
+            eval_episodes: episodes per evaluation.
+            out: a folder that gets one run folder per run.
             resume: continue what is in `out`.
             progress: show it on stderr.
             side_by_side: how many runs go at a time; None for all.
@@ -119,7 +122,7 @@ class Fleet:
 
         Raises:
             Interrupted: by Ctrl-C or SIGTERM; what is in `out` goes on with resume=True, to the same bits.
-            OffrankError: a run failed; the others went on to their end.
+            FleetError: runs failed, or their folders are damaged; the others went on to their end. `runs` holds them.
         """
         if total_steps is None and iterations is None:
             raise UsageError("say when to stop: total_steps or iterations")
@@ -127,22 +130,25 @@ class Fleet:
             raise UsageError(f"side_by_side = {side_by_side}: must be at least 1, or None for all")
         limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations}
         given: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes}
-        self.runs = []
-        for name, config in self._configs.items():
+
+        def open_one(name: str, config: RunConfig) -> Run:
             goal = threshold if threshold is not None else task_default(config.task, "threshold")
             wanted = replace(config, **given, **limits, threshold=goal)
             folder = None if out is None else Path(out) / name
             if folder is not None and resume:
                 stored_config(folder, config.task, {}, given)  # raises if it holds another run
-            self.runs.append(open_run(wanted, self.engine.info, folder, resume, checkpoint_seconds=checkpoint_seconds))
-        drive_shown(self.runs, self.engine, sys.stderr, progress, side_by_side)
-        for run in self.runs:
-            if run.folder is not None:
-                plot_runs([run.folder], run.folder / CURVE)
+            return open_run(wanted, self.engine.space, folder, resume, checkpoint_seconds=checkpoint_seconds)
+
+        opening = {name: partial(open_one, name, config) for name, config in self._configs.items()}
+        self.runs, failures = open_runs(opening)
+        try:
+            drive_shown(self.runs, self.engine, sys.stderr, progress, side_by_side, failures)
+        finally:
+            plot_ended(self.runs)
         return [run.result for run in self.runs]
 
     @property
-    def best_policies(self) -> list[LinearPolicy]:
+    def best_policies(self) -> list[TrainedPolicy]:
         """The best policy of each run, by its evaluations."""
         return [run.best_of_all[1] for run in self.runs]
 

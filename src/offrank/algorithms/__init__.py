@@ -1,0 +1,35 @@
+"""Algorithms by name, and what each is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from offrank.algorithms.base import Algorithm
+from offrank.algorithms.search import Search
+from offrank.algorithms.strategies import ARS, ES, TRES
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a name means. The algorithm is made as algorithm(space, kind of policy, episodes, settings, ranker)."""
+
+    algorithm: Callable[..., Algorithm]
+    settings: type[Any]  # a dataclass of its hyperparameters, whose `name` is its section of a task's preset
+    ranker: str  # unless another is asked for
+    policy: str = "linear"  # unless another is asked for
+
+
+ALGORITHMS: dict[str, Entry] = {
+    "ars": Entry(Search, ARS, "on-policy"),
+    "op-ars": Entry(Search, ARS, "kernel"),
+    "q-ars": Entry(Search, ARS, "critic"),
+    "tres": Entry(Search, TRES, "on-policy"),
+    "op-tres": Entry(Search, TRES, "kernel"),
+    "q-tres": Entry(Search, TRES, "critic"),
+    "es": Entry(Search, ES, "on-policy"),
+    "op-es": Entry(Search, ES, "kernel"),
+}
+
+__all__ = ["ALGORITHMS", "Algorithm", "Entry", "Search"]

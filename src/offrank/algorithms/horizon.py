@@ -15,12 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from offrank.algorithms import starts
+from offrank.algorithms.base import Episodes
+from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.rankers.base import Ranker
 from offrank.core.arrays import FloatArray, Memory
-from offrank.core.candidates import Candidates, Episodes, Pairs
 from offrank.core.rollouts import Episode, Rollouts, Trajectory
-from offrank.core.state import State
 
 HALVINGS, SHORTEST = 3, 20  # lengths looked at: the horizon, and so many halves of it, down to so many steps
 NEARLY = 2 / 3  # of the largest signal: a longer length that carries this much is preferred
@@ -38,11 +37,11 @@ def no_evidence(horizon: int) -> Memory:
     return {"evidence": np.zeros((len(lengths(horizon)), 5)), "steps": np.zeros(2, dtype=np.int64)}
 
 
-def length(state: State, episodes: Episodes) -> int:
-    """Steps after which the next iteration's training episodes are cut."""
+def length(known: Memory, iteration: int, episodes: Episodes) -> int:
+    """Steps after which an iteration's training episodes are cut."""
     if not episodes.probes:
-        return episodes.length(state.iteration - starts.first_iteration(state))
-    known = state.horizon or no_evidence(episodes.horizon)
+        return episodes.length(iteration)
+    known = known or no_evidence(episodes.horizon)
     whole, since = known["steps"].tolist()
     due = episodes.probe_share * (whole + since) >= whole
     if due or known["evidence"][0, COUNT] < ENOUGH:
@@ -65,13 +64,19 @@ def signal(evidence: FloatArray) -> FloatArray:
     return found
 
 
-def learn(state: State, ranker: Ranker, candidates: Candidates, pairs: Pairs) -> Memory:
-    """What is known about lengths after an iteration's pairs, which say something if they were whole."""
-    episodes = candidates.episodes
+def learn(known: Memory, remembered: Memory, ranker: Ranker, proposal: Proposal, pairs: Pairs) -> Memory:
+    """What is known about lengths after an iteration's pairs, which say something if they were whole.
+
+    Args:
+        known: before it.
+        remembered: the ranker's memory before it.
+        ranker, proposal, pairs: of the iteration.
+    """
+    episodes = proposal.episodes
     if not episodes.probes:
-        return state.horizon
-    known, steps = state.horizon or no_evidence(episodes.horizon), pairs.rollouts.steps
-    if candidates.length < episodes.horizon:
+        return known
+    known, steps = known or no_evidence(episodes.horizon), pairs.rollouts.steps
+    if proposal.length < episodes.horizon:
         return known | {"steps": known["steps"] + [0, steps]}
     evidence = max(1 - len(pairs.index) / MEMORY, 0.0) * known["evidence"]
     whole = pairs.plus - pairs.minus
@@ -79,7 +84,7 @@ def learn(state: State, ranker: Ranker, candidates: Candidates, pairs: Pairs) ->
     if size > 0.0:  # equal returns say nothing
         for row, h in zip(evidence, lengths(episodes.horizon), strict=True):
             short = cut(pairs, h, episodes)
-            seen = ranker.finish(state.ranker, replace(candidates, length=h), short)
+            seen = ranker.finish(remembered, replace(proposal, length=h), short)
             x, y = (seen.plus - seen.minus) / size, whole / size
             spent = len(x) * short.rollouts.lengths.mean()
             row += np.array([len(x), np.sum(x * x), np.sum(x * y), np.sum(y * y), spent])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from offrank.cli.options import Parser, unknown_flag
-from offrank.core.errors import Interrupted, OffrankError, UsageError, did_you_mean
+from offrank.core.errors import FleetError, Interrupted, OffrankError, UsageError, did_you_mean
 
 DESCRIPTION = """\
 Train simple policies with evolution strategies on as few environment interactions as possible.
@@ -70,8 +70,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return _complain(error, 2)
     except Interrupted as error:
-        print(f"offrank: {error}; saved, add --resume to go on", file=sys.stderr)
+        for failure in error.failures:
+            _complain(failure, 1)
+        for failure in error.unsaved:
+            print(f"offrank: not saved, its last checkpoint is intact: {failure}", file=sys.stderr)
+        saved = "saved, add" if not error.unsaved else "the other runs were saved; add"
+        print(f"offrank: {error}; {saved} --resume to go on", file=sys.stderr)
         return 128 + error.signum
+    except FleetError as error:
+        for failed in error.exceptions:
+            _complain(failed, 1)
+        return 1
     except OffrankError as error:
         return _complain(error, 1)
     except KeyboardInterrupt:

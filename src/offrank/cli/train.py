@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from offrank.algorithms import ALGORITHMS
 from offrank.cli import cluster, gpu
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
-from offrank.core.errors import UsageError
+from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError
+from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
-from offrank.runs.config import ALGORITHMS, RunConfig, configure, convert, resolve, task_default
-from offrank.runs.folder import CURVE
-from offrank.runs.opening import folder_name, holds_run, open_run, stored_config
+from offrank.policies import POLICIES, canonical
+from offrank.runs.config import RunConfig, configure, convert, resolve, task_default
+from offrank.runs.folder import folder_name
+from offrank.runs.opening import holds_run, open_run, open_runs, stored_config
 from offrank.runs.run import Run
 
 DEFAULT_BUDGET = 1_000_000  # steps, for a task without presets when no limit is given
@@ -49,10 +53,11 @@ def add_parser(verbs: Any) -> None:
         help=f"one of {', '.join(ALGORITHMS)} (default op-ars), or several: op-ars,ars",
     )
     what.add_argument("--ranker", metavar="NAME", help="instead of the one the algorithm's name implies")
+    what.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(POLICIES)} (default linear)")
     what.add_argument("--set", action="append", type=setting, default=[], metavar="NAME=VALUE", help="a hyperparameter")
     what.add_argument("--seed", type=natural, help="default 0")
     what.add_argument("--seeds", type=seeds, metavar="0-7", help="several runs side by side")
-    what.add_argument("--horizon", type=count, help="steps an episode (default: the environment's)")
+    what.add_argument("--horizon", type=count, help="steps per episode (default: the environment's)")
     what.add_argument("--env-arg", action="append", type=setting, default=[], metavar="K=V", help="of the environment")
     what.add_argument("--clip-actions", action=argparse.BooleanOptionalAction, help="to the Box (default: not on ours)")
     limits = parser.add_argument_group("how far")
@@ -60,12 +65,12 @@ def add_parser(verbs: Any) -> None:
     limits.add_argument("--iterations", type=count)
     limits.add_argument("--threshold", type=threshold, metavar="X|none", help="mean return at which to stop")
     limits.add_argument("--eval-every", type=natural, metavar="K", help="iterations between evaluations (10; 0: none)")
-    limits.add_argument("--eval-episodes", type=count, metavar="K", help="episodes an evaluation (100)")
+    limits.add_argument("--eval-episodes", type=count, metavar="K", help="episodes per evaluation (100)")
     how = parser.add_argument_group("how")
     how.add_argument("--engine", help=f"one of {', '.join(ENGINES)}")
     how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: all CPUs)")
     how.add_argument(
-        "--workers", type=natural, help="processes of the gymnasium engine (default: one a CPU), or of the ray engine"
+        "--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU), or of the ray engine"
     )
     how.add_argument("--out", type=Path, metavar="DIR", help="run folder, or the folder of several (default: runs/...)")
     how.add_argument("--resume", action="store_true", help="continue what is in the run folder")
@@ -87,14 +92,25 @@ def train(args: argparse.Namespace) -> int:
     task = native_name(args.task) or args.task
     place = cluster.cluster_of(args)
     for algo in algos:  # before the environment is made: a typing error should not cost time
-        resolve(task, algo, args.ranker, dict(args.set))
+        resolve(task, algo, args.ranker, dict(args.set), args.policy)
     folders = _folders(args, task, algos, numbers, several)
     if not args.resume:
         for folder in folders.values():
             if holds_run(folder):
                 raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
 
-    stored = {key: _stored(args, task, *key, folder) for key, folder in folders.items()} if args.resume else {}
+    stored: dict[tuple[str, int], RunConfig | None] = {}
+    damaged: list[RunFailed] = []
+    for key, folder in list(folders.items()) if args.resume else ():
+        try:
+            stored[key] = _stored(args, task, *key, folder)
+        except FileFormatError as error:
+            if not several:
+                raise
+            damaged.append(RunFailed(folder.name, error))
+            del folders[key]
+    if not folders:
+        raise FleetError(damaged)
     environment = _environment(args, task, [config for config in stored.values() if config is not None])
     device = gpu.gpu_of(args, environment["engine"])
     pool = {"threads": args.threads, "workers": args.workers, "gpu": device, "cluster": place}
@@ -102,21 +118,23 @@ def train(args: argparse.Namespace) -> int:
     if native_name(task) and environment["engine"] == "gymnasium" and args.engine in (None, "ray") and not is_built():
         print(f"offrank: {NOT_BUILT}; using the gymnasium engine, which is slower", file=sys.stderr)
     try:
-        runs = [
-            open_run(
-                stored.get(key) or _new(args, task, *key, engine, environment),
-                engine.info,
-                folder,
-                args.resume,
-                _callbacks(args, folder),
-                args.checkpoint_seconds,
-            )
-            for key, folder in folders.items()
-        ]
-        drive_shown(runs, engine, sys.stderr, not args.quiet)
+
+        def open_one(key: tuple[str, int], folder: Path) -> Run:
+            config = stored.get(key) or _new(args, task, *key, engine, environment)
+            run = open_run(config, engine.space, folder, args.resume, (), args.checkpoint_seconds)
+            run.callbacks = _callbacks(args, folder, run)
+            return run
+
+        opening = {folder.name: partial(open_one, key, folder) for key, folder in folders.items()}
+        runs, failures = open_runs(opening)
+        try:
+            drive_shown(runs, engine, sys.stderr, not args.quiet, failures=[*damaged, *failures])
+        except FleetError:
+            _report([run for run in runs if run.stop_reason is not None], args)
+            raise
     finally:
         engine.close()
-    _report(runs, args, folders)
+    _report(runs, args)
     return 0
 
 
@@ -150,6 +168,7 @@ def _stored(args: argparse.Namespace, task: str, algo: str, seed: int, folder: P
     given |= {"algo": algo} if args.algo else {}
     given |= {"seed": seed} if args.seed is not None or args.seeds is not None else {}
     given |= {"ranker": args.ranker} if args.ranker else {}
+    given |= {"policy": canonical(args.policy)} if args.policy else {}
     given |= {"engine": resolve_engine(task, args.engine)} if args.engine and args.engine != "ray" else {}
     given |= {"env_args": {name: literal(value) for name, value in args.env_arg}} if args.env_arg else {}
     given |= {"clip_actions": args.clip_actions} if args.clip_actions is not None else {}
@@ -180,26 +199,23 @@ def _new(
     limits = {"threshold": task_default(task, "threshold")} | _limits(args)
     if not {"steps", "iterations"} & set(limits):
         limits["steps"] = task_default(task, "budget") or DEFAULT_BUDGET
-    recipe = resolve(task, algo, args.ranker, dict(args.set))
-    return configure(task, recipe, engine.info, seed=seed, **environment, **_settings(args), **limits)
+    recipe = resolve(task, algo, args.ranker, dict(args.set), args.policy)
+    return configure(task, recipe, engine.space, seed=seed, **environment, **_settings(args), **limits)
 
 
-def _callbacks(args: argparse.Namespace, folder: Path) -> tuple[Any, ...]:
+def _callbacks(args: argparse.Namespace, folder: Path, run: Run) -> tuple[Any, ...]:
     if not args.tensorboard:
         return ()
     from offrank.display.tensorboard import TensorBoard
 
-    return (TensorBoard(folder / "tensorboard"),)
+    return (TensorBoard(folder / "tensorboard", run.state.steps),)
 
 
-def _report(runs: list[Run], args: argparse.Namespace, folders: dict[tuple[str, int], Path]) -> None:
-    from offrank.display.plots import plot_runs
-
-    for folder in folders.values():
-        plot_runs([folder], folder / CURVE)
+def _report(runs: list[Run], args: argparse.Namespace) -> None:
+    plot_ended(runs)
     results = [run.result | {"folder": str(run.folder)} for run in runs]
     if args.json:
-        print(json.dumps(results if len(results) > 1 else results[0], indent=2))
+        print(json.dumps(results[0] if len(results) == 1 else results, indent=2))
         return
     for result in results:
         if result["reached"]:

@@ -8,8 +8,13 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-Memory = dict[str, NDArray[Any]]  # a strategy's or ranker's own part of the state: plain arrays by name
+Memory = dict[str, NDArray[Any]]  # an algorithm's own part of the state: plain arrays by name
 Metrics = dict[str, Any]  # numbers for the log
+
+
+def prefixed(prefix: str, arrays: Memory) -> Memory:
+    """The arrays with a prefix before their names."""
+    return {prefix + name: value for name, value in arrays.items()}
 
 
 def part(arrays: Memory, prefix: str) -> Memory:

@@ -41,18 +41,43 @@ class EpisodeError(OffrankError, RuntimeError):
         return EpisodeError, (self.what, self.seed, self.step)
 
 
+class RunFailed(OffrankError):
+    """One of several runs failed; `__cause__` is why.
+
+    Attributes:
+        name: of the run.
+    """
+
+    def __init__(self, name: str, why: BaseException):
+        super().__init__(f"{name}: {why}")
+        self.name, self.__cause__ = name, why
+
+
+class FleetError(OffrankError, ExceptionGroup[RunFailed]):
+    """Some of several runs failed; the others went on to their end. `exceptions` are their RunFailed."""
+
+    def __new__(cls, failures: Sequence[RunFailed]) -> FleetError:
+        return super().__new__(cls, f"{len(failures)} of the runs failed", list(failures))
+
+    def __init__(self, failures: Sequence[RunFailed]): ...
+
+    def derive(self, excs: Sequence[RunFailed]) -> FleetError:  # type: ignore[override]
+        return FleetError(excs)
+
+
 class Interrupted(OffrankError):
-    """A signal asked to stop; every run was saved.
+    """A signal asked to stop.
 
     Attributes:
         signum: the signal.
-        failures: why runs had stopped before it came.
+        failures: the runs that had failed before it came.
+        unsaved: the runs that could not be saved now; their last checkpoint is intact.
     """
 
-    def __init__(self, signum: int, failures: Sequence[OffrankError] = ()):
-        before = f" ({len(failures)} of the runs had failed: {failures[0]})" if failures else ""
-        super().__init__(f"interrupted by {signal.Signals(signum).name}{before}")
-        self.signum, self.failures = signum, tuple(failures)
+    def __init__(self, signum: int, failures: Sequence[RunFailed] = (), unsaved: Sequence[RunFailed] = ()):
+        failed = f"; {len(failures)} of the runs had failed" if failures else ""
+        super().__init__(f"interrupted by {signal.Signals(signum).name}{failed}")
+        self.signum, self.failures, self.unsaved = signum, tuple(failures), tuple(unsaved)
 
 
 class EngineError(OffrankError, RuntimeError):

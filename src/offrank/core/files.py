@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from offrank.core.arrays import Memory
 from offrank.core.errors import FileFormatError, OffrankError, UsageError
 
-FORMAT = 1
+FORMAT = 2  # 1: version 0.1, whose policies are matrices
 _META, _DIGEST = "meta", "sha256"
 # what NumPy and zipfile raise on a file that is cut short, damaged, foreign or a trap
 _UNREADABLE = (ValueError, TypeError, KeyError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
@@ -115,8 +115,8 @@ def load_arrays(path: Path, *kinds: str) -> tuple[str, Memory, dict[str, Any]]:
     if digest != _digest(arrays):
         raise FileFormatError(f"{path} is damaged or was altered: its checksum does not match")
     meta = json.loads(arrays.pop(_META).tobytes())
-    if meta.get("offrank") != FORMAT:
-        raise FileFormatError(f"{path} is of format {meta.get('offrank')}, this version reads {FORMAT}")
+    if meta.get("offrank") not in (1, FORMAT):
+        raise FileFormatError(f"{path} is of format {meta.get('offrank')}, this version reads 1 and {FORMAT}")
     if meta["kind"] not in kinds:
         raise FileFormatError(f"{path} holds a {meta['kind']}, not a {' or a '.join(kinds)}")
     return meta["kind"], arrays, meta

@@ -19,7 +19,7 @@ from numpy.random import Generator, Philox
 from offrank.core.arrays import FloatArray, IntArray
 
 BLOCK = 32  # directions drawn from one generator: opening a generator costs as much as about a thousand numbers
-LEAST_ROOM, MOST_ROOM = 2**26, 2**30  # bytes of directions remembered
+LEAST_CACHE, MOST_CACHE = 2**26, 2**30  # bytes of directions remembered
 
 
 class Purpose(IntEnum):
@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     PROCESS_NOISE = 4
     EXPLORATION = 5
     CRITIC = 6
+    POLICY = 7
 
 
 class Role(IntEnum):
@@ -61,61 +62,44 @@ def episode_seeds(seed: int, iteration: int, role: Role, index: IntArray) -> Int
 
 @dataclass(frozen=True)
 class Directions:
-    """The directions delta_0 ... delta_{count-1} of one iteration, each (p, n) with i.i.d. standard normal entries.
+    """The directions delta_0 ... delta_{count-1} of one iteration, each (d,) with i.i.d. standard normal entries.
 
     Direction k depends on (seed, iteration, k) alone: the first b of N directions are those of a run that samples b.
-    Orthogonal directions are the same, but each turned to be orthogonal to those before it in its block, as far as the
-    weights have dimensions; their lengths stay.
     """
 
     seed: int
     iteration: int
     count: int
-    shape: tuple[int, int]
-    orthogonal: bool = False
+    size: int  # d
 
     def take(self, index: IntArray) -> FloatArray:
-        """Directions `index` (m,), as an (m, p, n) array."""
-        out = np.empty((len(index), *self.shape))
+        """Directions `index` (m,), as an (m, d) array."""
+        out = np.empty((len(index), self.size))
         for block in np.unique(index // BLOCK):
             here = index // BLOCK == block
             out[here] = self._block(int(block))[index[here] % BLOCK]
         return out
 
     def one(self, index: int) -> FloatArray:
-        """Direction `index`, as a (p, n) array that must not be written to."""
+        """Direction `index`, as a (d,) array that must not be written to."""
         direction: FloatArray = self._block(index // BLOCK)[index % BLOCK]
         return direction
 
     def blocks(self) -> Iterator[FloatArray]:
-        """All of them in order, as (m, p, n) arrays that must not be written to."""
+        """All of them in order, as (m, d) arrays that must not be written to."""
         return map(self._block, range(-(-self.count // BLOCK)))
 
     def _block(self, block: int) -> FloatArray:
         rows = min(BLOCK, self.count - block * BLOCK)
-        return _drawn.get((self.seed, self.iteration, block, rows, self.shape, self.orthogonal))
+        return _drawn.get((self.seed, self.iteration, block, rows, self.size))
 
 
-def _orthogonal(block: FloatArray) -> FloatArray:
-    """Directions (m, p, n) made orthogonal, in groups of as many as there are dimensions; without BLAS, whose threads
-    would change bits."""
-    flat = block.reshape(len(block), -1)
-    d = flat.shape[1]
-    for first in range(0, len(flat), d):
-        units = np.empty((0, d))
-        for delta in flat[first : first + d]:  # one after the other, so that none depends on a later one
-            rest = delta - (units * (units * delta).sum(axis=1, keepdims=True)).sum(axis=0)
-            units = np.concatenate([units, (rest / np.sqrt((rest * rest).sum()))[None]])
-            delta[:] = np.sqrt((delta * delta).sum()) * units[-1]
-    return block
+_Key = tuple[int, int, int, int, int]
 
 
-_Key = tuple[int, int, int, int, tuple[int, int], bool]
-
-
-def make_room(directions: int) -> None:
+def size_cache(directions: int) -> None:
     """How many bytes of directions to remember, within bounds: as many as the runs under way ask for again."""
-    _drawn.keep(min(max(directions, LEAST_ROOM), MOST_ROOM))
+    _drawn.keep(min(max(directions, LEAST_CACHE), MOST_CACHE))
 
 
 class _Drawn:
@@ -133,10 +117,8 @@ class _Drawn:
             if key in self._blocks:
                 self._blocks.move_to_end(key)
                 return self._blocks[key]
-        seed, iteration, block, rows, shape, orthogonal = key
-        drawn = Generator(philox(seed, Purpose.DIRECTIONS, block, iteration)).standard_normal((rows, *shape))
-        if orthogonal:
-            drawn = _orthogonal(drawn)
+        seed, iteration, block, rows, size = key
+        drawn = Generator(philox(seed, Purpose.DIRECTIONS, block, iteration)).standard_normal((rows, size))
         with self._lock:
             if key not in self._blocks:  # nobody else was quicker
                 self._blocks[key] = drawn
@@ -154,4 +136,4 @@ class _Drawn:
             self._bytes -= self._blocks.popitem(last=False)[1].nbytes
 
 
-_drawn = _Drawn(LEAST_ROOM)
+_drawn = _Drawn(LEAST_CACHE)

@@ -8,47 +8,42 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from offrank.core.arrays import FloatArray, IntArray
+from offrank.core.candidates import Candidates
 from offrank.core.errors import EpisodeError
-from offrank.core.noise import Directions, Role
 from offrank.core.normalizer import Moments, Whitening
+from offrank.core.policy import Policy
 
 
 @dataclass(frozen=True)
 class Request:
-    """E episodes to run. Episode i follows the linear policy base + sign[i] * scale * directions[index[i]].
+    """E episodes to run, each of a deterministic policy of one kind."""
 
-    The directions themselves are not here: whoever runs the episodes rebuilds them from a few integers.
-    """
-
-    base: FloatArray  # (p, n)
+    policy: Policy
+    candidates: Candidates  # whose parameters, episode by episode
     whitening: Whitening
     seeds: IntArray  # (E,)
     roles: IntArray  # (E,), see Role
-    index: IntArray  # (E,): direction of a perturbed policy; number of an unperturbed episode
+    index: IntArray  # (E,) which of its role an episode is: the number of the candidate
     horizon: int
-    scale: float = 0.0
-    directions: Directions | None = None
     keep: bool = False  # whether the trajectories are wanted, or only their returns and moments
 
     def __len__(self) -> int:
         return len(self.seeds)
 
-    def weights(self, episode: int) -> FloatArray:
-        """Weights (p, n) of one episode's policy."""
-        sign = _SIGN[Role(int(self.roles[episode]))]
-        if sign == 0.0 or self.directions is None:
-            return self.base
-        delta = self.directions.one(int(self.index[episode]))
-        weights: FloatArray = self.base + (sign * self.scale) * delta
-        return weights
+    def theta(self, episode: int) -> FloatArray:
+        """Parameters (d,) of one episode's policy, which must not be written to."""
+        return self.candidates.theta(episode)
 
     def take(self, episodes: Sequence[int]) -> Request:
         """The request for some of the episodes alone, in that order."""
         at = list(episodes)
-        return replace(self, seeds=self.seeds[at], roles=self.roles[at], index=self.index[at])
-
-
-_SIGN = {Role.BEHAVIOUR: 0.0, Role.EVALUATION: 0.0, Role.PLUS: 1.0, Role.MINUS: -1.0}
+        return replace(
+            self,
+            candidates=self.candidates.take(at),
+            seeds=self.seeds[at],
+            roles=self.roles[at],
+            index=self.index[at],
+        )
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,7 @@ class Rollouts:
     totals: FloatArray  # (E,)
     lengths: IntArray  # (E,)
     moments: Moments
-    trajectories: tuple[Trajectory, ...] = ()  # one an episode when the request said keep, else none
+    trajectories: tuple[Trajectory, ...] = ()  # one per episode when the request said keep, else none
 
     @staticmethod
     def of(episodes: Sequence[Episode]) -> Rollouts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 from offrank.core.arrays import Metrics
 from offrank.core.errors import OffrankError, UsageError
 from offrank.runs.config import RunConfig
-from offrank.runs.folder import CONFIG, METRICS
+from offrank.runs.folder import CONFIG, CURVE, METRICS
 from offrank.runs.metrics import read_metrics
 from offrank.runs.opening import read_config
+from offrank.runs.run import Run
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 3)))
@@ -34,7 +35,8 @@ class Curve:
 
     @property
     def label(self) -> str:
-        return f"{self.config.algo} ({self.config.ranker})"
+        policy = "" if self.config.policy == "linear" else f", {self.config.policy}"
+        return f"{self.config.algo} ({self.config.ranker}{policy})"
 
     def evaluations(self) -> list[Metrics]:
         return [r for r in self.records if r["kind"] == "evaluation"]
@@ -60,7 +62,7 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def plot_runs(folders: Sequence[Path], out: Path) -> None:
-    """Draw the runs' evaluations against training steps, a panel a task, a colour an algorithm."""
+    """Draw the runs' evaluations against training steps, a panel per task, a colour per algorithm."""
     if out.suffix.lstrip(".") not in FORMATS:
         raise UsageError(f"{out}: a picture ends in {', '.join('.' + f for f in FORMATS)}")
     from matplotlib.figure import Figure
@@ -78,6 +80,13 @@ def plot_runs(folders: Sequence[Path], out: Path) -> None:
         figure.savefig(out, dpi=150)
     except OSError as error:
         raise OffrankError(f"cannot write {out}: {error.strerror or error}") from error
+
+
+def plot_ended(runs: Iterable[Run]) -> None:
+    """Draw the learning curve of every run that has ended, in its folder."""
+    for run in runs:
+        if run.folder is not None and run.stop_reason is not None:
+            plot_runs([run.folder], run.folder / CURVE)
 
 
 def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:

@@ -1,5 +1,5 @@
-"""What a training command shows: live lines on a terminal, plain lines everywhere else; a line a run, or where they are
-many, a line an algorithm that says how all of its runs stand."""
+"""What a training command shows: live lines on a terminal, plain lines everywhere else; a line per run, or where they
+are many, a line per algorithm that says how all of its runs stand."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from offrank.algorithms import ALGORITHMS
 from offrank.core.arrays import Metrics
+from offrank.core.errors import RunFailed
 from offrank.engines.base import Engine
-from offrank.runs.config import ALGORITHMS
 from offrank.runs.drive import drive
 from offrank.runs.run import Run
 
 QUIET_SECONDS = 30.0  # the longest time between two plain lines
-REFRESH = 5  # looks a second at what live bars show
+REFRESH = 5  # looks per second at what live bars show
 MANY = 16  # runs, from which on they are shown together
 
 
@@ -48,14 +49,19 @@ def make_display(runs: Sequence[Run], stream: TextIO, enabled: bool = True) -> D
 
 
 def drive_shown(
-    runs: Sequence[Run], engine: Engine, stream: TextIO, enabled: bool = True, side_by_side: int | None = None
+    runs: Sequence[Run],
+    engine: Engine,
+    stream: TextIO,
+    enabled: bool = True,
+    side_by_side: int | None = None,
+    failures: Sequence[RunFailed] = (),
 ) -> None:
     """`offrank.runs.drive.drive`, with its progress on a stream."""
     display = make_display(runs, stream, enabled)
     for run in runs:
         run.callbacks = (display.on_record, *run.callbacks)
     try:
-        drive(runs, engine, display.tick, side_by_side)
+        drive(runs, engine, display.tick, side_by_side, failures)
     finally:
         display.close()
 
@@ -67,7 +73,7 @@ def growing_display(stream: TextIO, enabled: bool = True) -> GrowingDisplay:
 
 
 class Pace:
-    """Steps a second and time left of one run, since this sitting began."""
+    """Steps per second and time left of one run, since this process took it up."""
 
     def __init__(self, run: Run):
         self.run, self._steps, self._begin = run, run.state.steps, time.perf_counter()
@@ -103,8 +109,9 @@ def clock(seconds: float) -> str:
 
 def _name(run: Run) -> str:
     config = run.config
-    ranker = "" if config.ranker == ALGORITHMS[config.algo][1] else f" ({config.ranker})"
-    return f"{config.task} {config.algo}{ranker} seed {config.seed}"
+    policy = "" if config.policy == ALGORITHMS[config.algo].policy else f" {config.policy}"
+    ranker = "" if config.ranker == ALGORITHMS[config.algo].ranker else f" ({config.ranker})"
+    return f"{config.task} {config.algo}{ranker}{policy} seed {config.seed}"
 
 
 def _returns(run: Run) -> str:
@@ -122,7 +129,7 @@ class NoDisplay:
 
 
 class PlainDisplay:
-    """A line an evaluation, and one now and then when evaluations are far between."""
+    """A line per evaluation, and one now and then when evaluations are far between."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -208,16 +215,16 @@ class Group:
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """A group an algorithm, in the order they were given."""
+    """A group per algorithm, in the order they were given."""
     members: dict[str, list[Run]] = {}
     for run in runs:
         config = run.config
-        members.setdefault(f"{config.task} {config.algo} ({config.ranker})", []).append(run)
+        members.setdefault(f"{config.task} {config.algo} ({config.ranker}, {config.policy})", []).append(run)
     return [Group(name, some) for name, some in members.items()]
 
 
 class PlainGroups:
-    """A line a group now and then, and at the end."""
+    """A line per group now and then, and at the end."""
 
     def __init__(self, groups: list[Group], stream: TextIO):
         self._groups, self._stream, self._last = groups, stream, time.perf_counter()
@@ -239,7 +246,7 @@ class PlainGroups:
 
 
 class LiveDisplay:
-    """A bar a run or a group; of many, only those under way."""
+    """A bar per run or group; of many, only those under way."""
 
     def __init__(self, stream: TextIO, groups: Sequence[Group] = ()):
         self._progress = Progress(

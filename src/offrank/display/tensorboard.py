@@ -12,8 +12,10 @@ from offrank.core.errors import require
 class TensorBoard:
     """A callback that writes every number of every record, against training steps."""
 
-    def __init__(self, folder: Path):
-        self._writer: Any = require("tensorboardX", "tensorboard").SummaryWriter(str(folder))
+    def __init__(self, folder: Path, steps: int = 0):
+        """Write to a folder; what is there already after so many steps, of a run that is continued, is hidden."""
+        library: Any = require("tensorboardX", "tensorboard")
+        self._writer: Any = library.SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
 
     def __call__(self, run: Any, record: Metrics) -> None:
         kind, steps = record["kind"], record["steps"]
@@ -22,3 +24,6 @@ class TensorBoard:
                 self._writer.add_scalar(f"{kind}/{name}", value, steps)
         if kind == "evaluation":
             self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from offrank.core.errors import UsageError, did_you_mean
-from offrank.engines.base import Engine, EnvInfo
+from offrank.engines.base import Engine
 from offrank.engines.native.engine import MujocoEngine, is_built
 from offrank.engines.numpy import NumpyEngine
 from offrank.engines.ray.cluster import Cluster
@@ -74,7 +74,7 @@ def make_engine(
         task: one of our tasks, or a Gymnasium id (`module:Name-v0` imports the module first).
         engine: auto, mujoco, gymnasium, warp, numpy, or ray (`ray:gymnasium` says what its workers hold).
         threads: of the mujoco engine; 0 for all CPUs.
-        workers: processes of the gymnasium engine; None for one a CPU, 0 to stay in this process. On a cluster, how
+        workers: processes of the gymnasium engine; None for one per CPU, 0 to stay in this process. On a cluster, how
             many to ask for; None for as many as there is room for.
         env_args: keyword arguments of the environment's constructor.
         clip_actions: whether actions are clipped to the Box; by default for third-party environments only.
@@ -137,7 +137,6 @@ __all__ = [
     "NOT_BUILT",
     "Cluster",
     "Engine",
-    "EnvInfo",
     "Gpu",
     "is_built",
     "make_engine",

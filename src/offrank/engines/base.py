@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from offrank.core.arrays import FloatArray, Metrics
 from offrank.core.errors import EpisodeError
-from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Episode, Request, Rollouts
-
-
-@dataclass(frozen=True)
-class EnvInfo:
-    """What an algorithm must know of the environment."""
-
-    obs_dim: int
-    act_dim: int
-    horizon: int  # the environment's own
-    discrete: bool = False  # the action is the index of the largest output, counted from `first`
-    first: int = 0
-    low: FloatArray | None = None  # (p,) bounds that actions are clipped to, if they are
-    high: FloatArray | None = None
-    shape: tuple[int, ...] | None = None  # of an action, where it is not (p,)
-    dtype: str = "float64"  # of an action
-    exact: Callable[[FloatArray, Whitening], Metrics] | None = (
-        None  # what is known of a policy (p, n) without running it
-    )
+from offrank.core.space import Space
 
 
 class Engine(ABC):
     """Runs requests side by side. Which episodes share a moment never changes their outcome."""
 
     name: str
-    info: EnvInfo
+    space: Space
     device: str | None = None  # where it runs them, if that is a GPU
 
     def __init__(self) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from offrank.core.arithmetic import act
 from offrank.core.arrays import BoolArray, FloatArray, IntArray
+from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode, Request, Trajectory
-from offrank.engines.base import Engine, EnvInfo
+from offrank.core.space import Space
+from offrank.engines.base import Engine
 from offrank.tasks.lqr import LQR
 
 TOGETHER = 2048  # episodes simulated at once: bounds the memory, not the outcome
@@ -22,7 +23,7 @@ class NumpyEngine(Engine):
         super().__init__()
         self.task = task
         n, p = task.B.shape
-        self.info = EnvInfo(n, p, task.horizon, exact=task.exact)
+        self.space = Space(n, p, task.horizon, exact=task.exact)
         self._waiting: list[tuple[int, int]] = []
 
     def close(self) -> None:
@@ -40,15 +41,20 @@ class NumpyEngine(Engine):
     def _work(self, timeout: float | None) -> None:
         """Runs what is waiting, TOGETHER episodes at a time: a fraction of a second, whatever the timeout."""
         while self._waiting and not self._done:
-            horizon = self._open[self._waiting[0][0]][0].horizon
-            same = [key for key in self._waiting if self._open[key[0]][0].horizon == horizon][:TOGETHER]
+            alike = self._alike(self._waiting[0])
+            same = [key for key in self._waiting if self._alike(key) == alike][:TOGETHER]
             taken = set(same)
             self._waiting = [key for key in self._waiting if key not in taken]
-            self._play(same, horizon)
+            self._play(same, *alike)
 
-    def _play(self, keys: list[tuple[int, int]], horizon: int) -> None:
+    def _alike(self, key: tuple[int, int]) -> tuple[Policy, int]:
+        """What episodes must have in common to be simulated together: the kind of policy, and the horizon."""
+        request = self._open[key[0]][0]
+        return request.policy, request.horizon
+
+    def _play(self, keys: list[tuple[int, int]], policy: Policy, horizon: int) -> None:
         requests = [self._open[ticket][0] for ticket, _ in keys]
-        weights = np.stack([request.weights(index) for request, (_, index) in zip(requests, keys, strict=True)])
+        thetas = np.stack([request.theta(index) for request, (_, index) in zip(requests, keys, strict=True)])
         mean = np.stack([request.whitening.mean for request in requests])
         scale = np.stack([request.whitening.scale for request in requests])
         noise = np.stack(
@@ -57,7 +63,7 @@ class NumpyEngine(Engine):
                 for request, (_, index) in zip(requests, keys, strict=True)
             ]
         )
-        seen, last, rewards, lengths, exploded = simulate(self.task, weights, mean, scale, noise)
+        seen, last, rewards, lengths, exploded = simulate(self.task, policy, thetas, mean, scale, noise)
         for i, ((ticket, index), request) in enumerate(zip(keys, requests, strict=True)):
             length = int(lengths[i])
             trajectory = Trajectory(seen[i, :length], rewards[i, :length], bool(exploded[i]), last[i])
@@ -65,12 +71,12 @@ class NumpyEngine(Engine):
 
 
 def simulate(
-    task: LQR, weights: FloatArray, mean: FloatArray, scale: FloatArray, noise: FloatArray
+    task: LQR, policy: Policy, thetas: FloatArray, mean: FloatArray, scale: FloatArray, noise: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, IntArray, BoolArray]:
     """E whole episodes.
 
     Args:
-        weights, mean, scale, noise: (E, p, n), (E, n), (E, n) and (E, T, n).
+        thetas, mean, scale, noise: (E, d), (E, n), (E, n) and (E, T, n).
 
     Returns:
         States (E, T, n), where they led at last (E, n), rewards (E, T), lengths (E,) and which exploded.
@@ -83,7 +89,7 @@ def simulate(
     for t in range(horizon):
         seen[:, t] = x
         with np.errstate(over="ignore", invalid="ignore"):
-            u = act(weights, (x - mean) * scale)
+            u = policy.act(thetas, (x - mean) * scale)
         x, cost, exploded = task.step(x, u, noise[:, t])
         rewards[:, t] = -cost
         ending = alive & exploded

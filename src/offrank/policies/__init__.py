@@ -1,0 +1,84 @@
+"""Kinds of policies by name: `linear`, `affine`, `skip:32`, `mlp:64,64`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from offrank.core.errors import UsageError, did_you_mean
+from offrank.core.policy import LayerShape, Policy
+
+MOST_PARAMETERS = 100_000_000
+
+Table = tuple[LayerShape, ...]
+
+
+def _linear(n: int, p: int, widths: tuple[int, ...]) -> Table:
+    return (LayerShape(n, p),)
+
+
+def _affine(n: int, p: int, widths: tuple[int, ...]) -> Table:
+    return (LayerShape(n, p, bias=True),)
+
+
+def _skip(n: int, p: int, widths: tuple[int, ...]) -> Table:
+    return LayerShape(n, widths[0], tanh=True, bias=True), LayerShape(widths[0], p, skip=True)
+
+
+def _mlp(n: int, p: int, widths: tuple[int, ...]) -> Table:
+    hidden = [LayerShape(a, b, tanh=True, bias=True) for a, b in pairwise((n, *widths))]
+    return *hidden, LayerShape(widths[-1], p, bias=True)
+
+
+# kind: its table of layers, how many widths it takes (None: any number), and what it computes
+POLICIES: dict[str, tuple[Callable[[int, int, tuple[int, ...]], Table], int | None, str]] = {
+    "linear": (_linear, 0, "a = M z"),
+    "affine": (_affine, 0, "a = M z + c"),
+    "skip:W": (_skip, 1, "a = M z + V tanh(W z + c), W hidden units"),
+    "mlp:W1,W2": (_mlp, None, "tanh layers of W1, W2, ... units, then a linear one"),
+}
+
+
+def make_policy(name: str, n: int, p: int) -> Policy:
+    """The kind of policy that a name means, for observations of n numbers and actions of p.
+
+    Raises:
+        UsageError: there is no such kind, or it takes other widths.
+    """
+    head, widths = _parse(name)
+    table = POLICIES[head][0](n, p, widths)
+    policy = Policy(canonical(name), n, p, table)
+    if policy.size > MOST_PARAMETERS:
+        raise UsageError(f"policy {name!r} has {policy.size:,} parameters here: at most {MOST_PARAMETERS:,}")
+    return policy
+
+
+def canonical(name: str) -> str:
+    """A policy's name as it is written down: `MLP: 64, 64` is `mlp:64,64`.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    head, widths = _parse(name)
+    kind = head.partition(":")[0]
+    return f"{kind}:{','.join(map(str, widths))}" if widths else kind
+
+
+def _parse(name: str) -> tuple[str, tuple[int, ...]]:
+    """The key of POLICIES that a name means, and its widths."""
+    kind, colon, rest = str(name).strip().lower().partition(":")
+    by_kind = {key.partition(":")[0]: key for key in POLICIES}
+    if kind not in by_kind:
+        known = ", ".join(POLICIES)
+        raise UsageError(f"unknown policy {name!r}: one of {known}{did_you_mean(kind, by_kind)}")
+    key = by_kind[kind]
+    words = [word.strip() for word in rest.split(",")] if colon else []
+    wanted = POLICIES[key][1]
+    fits = len(words) == wanted if wanted is not None else len(words) >= 1
+    if not fits or not all(word.isdecimal() and 1 <= int(word) <= 1_000_000 for word in words):
+        example = {"skip": "skip:32", "mlp": "mlp:64,64"}.get(kind, kind)
+        raise UsageError(f"policy {name!r}: {key} is written like {example}, with widths of at least 1")
+    return key, tuple(map(int, words))
+
+
+__all__ = ["POLICIES", "canonical", "make_policy"]

@@ -1,8 +1,9 @@
-"""A trained policy: a matrix, a normaliser, and what an environment needs to act on it."""
+"""A trained policy: its kind and parameters, a normaliser, and what an environment needs to act on it."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offrank.core.arithmetic import act
 from offrank.core.arrays import FloatArray, IntArray, Memory
-from offrank.core.errors import UsageError
+from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import save_arrays
 from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
+from offrank.core.space import Space
+from offrank.policies import make_policy
 
 
 @dataclass(frozen=True)
-class LinearPolicy:
-    """a = M z with z = (s - mean) * scale; for discrete actions, the index of the largest entry of a."""
+class TrainedPolicy:
+    """Acts on z = (s - mean) * scale; for discrete actions, by the index of the largest output."""
 
-    M: FloatArray  # (p, n)
+    kind: Policy
+    theta: FloatArray  # (d,)
     whitening: Whitening
     discrete: bool = False
     first: int = 0  # what the indices are counted from
@@ -30,6 +34,12 @@ class LinearPolicy:
     high: FloatArray | None = None
     shape: tuple[int, ...] | None = None  # of an action, where it is not (p,)
     dtype: str = "float64"
+
+    @staticmethod
+    def for_space(space: Space, kind: Policy, theta: FloatArray, whitening: Whitening) -> TrainedPolicy:
+        """The policy with these parameters, acting as the environment needs it."""
+        how = space.discrete, space.first, space.low, space.high, space.shape, space.dtype
+        return TrainedPolicy(kind, theta, whitening, *how)
 
     def predict(self, observation: ArrayLike) -> FloatArray | IntArray:
         """Action (p,) at an observation (n,), or actions (E, p) at E of them, of the environment's shape and type;
@@ -42,47 +52,92 @@ class LinearPolicy:
         return out.reshape(*out.shape[:-1], *(self.shape or out.shape[-1:])).astype(self.dtype)
 
     def raw(self, observation: ArrayLike) -> FloatArray:
-        """M z, neither clipped nor turned into an index: (p,) at an observation (n,), (E, p) at E of them."""
+        """The outputs, neither clipped nor turned into an index: (p,) at an observation (n,), (E, p) at E of them."""
         states = np.asarray(observation, dtype=np.float64)
-        n = self.M.shape[1]
+        n = self.kind.n
         if states.ndim not in (1, 2) or states.shape[-1] != n:
             raise UsageError(f"observation of shape {states.shape}: this policy takes ({n},) or (E, {n})")
         if not np.isfinite(states).all():
             raise UsageError("the observation is not finite")
-        z = self.whitening(np.atleast_2d(states))
-        actions = act(np.broadcast_to(self.M, (len(z), *self.M.shape)), z)
-        return actions if states.ndim == 2 else actions[0]
+        return self.kind.act(self.theta, self.whitening(states))
+
+    @property
+    def M(self) -> FloatArray:
+        """The matrix (p, n) of a linear policy."""
+        if not self.kind.is_linear:
+            raise UsageError(f"a policy of the kind {self.kind.name} is more than a matrix: its parameters are theta")
+        return self.theta.reshape(self.kind.p, self.kind.n)
 
     @property
     def sha256(self) -> str:
-        """A hash of all that determines the actions: equal hashes, equal bits."""
+        """A hash of all that determines the actions: equal hashes, equal actions to the last bit."""
+        arrays = self.arrays()
         hasher = hashlib.sha256()
-        for part in (self.M, self.whitening.mean, self.whitening.scale):
-            hasher.update(np.ascontiguousarray(part, dtype=np.float64).tobytes())
+        for name in sorted(arrays):
+            value = np.ascontiguousarray(arrays[name])
+            hasher.update(f"{name}|{value.dtype.str}|{value.shape}|".encode())
+            hasher.update(value.tobytes())
         return hasher.hexdigest()
 
     def arrays(self) -> Memory:
-        out: Memory = {"policy.M": self.M, "policy.mean": self.whitening.mean, "policy.scale": self.whitening.scale}
-        out |= {"policy.discrete": np.array(self.discrete), "policy.first": np.array(self.first)}
+        """Everything, as arrays by name."""
+        kind = json.dumps({"name": self.kind.name, "n": self.kind.n, "p": self.kind.p}).encode()
+        out: Memory = {
+            "policy.kind": np.frombuffer(kind, dtype=np.uint8),
+            "policy.theta": self.theta,
+            "policy.mean": self.whitening.mean,
+            "policy.scale": self.whitening.scale,
+            "policy.discrete": np.array(self.discrete),
+            "policy.first": np.array(self.first),
+            "policy.dtype": np.zeros(0, dtype=self.dtype),
+        }
         if self.low is not None and self.high is not None:
             out |= {"policy.low": self.low, "policy.high": self.high}
         if self.shape is not None:
             out["policy.shape"] = np.array(self.shape, dtype=np.int64)
-        out["policy.dtype"] = np.zeros(0, dtype=self.dtype)
         return out
 
     @staticmethod
-    def from_arrays(arrays: Memory) -> LinearPolicy:
-        return LinearPolicy(
-            arrays["policy.M"],
-            Whitening(arrays["policy.mean"], arrays["policy.scale"]),
-            bool(arrays["policy.discrete"]),
-            int(arrays["policy.first"]),
-            arrays.get("policy.low"),
-            arrays.get("policy.high"),
-            tuple(arrays["policy.shape"].tolist()) if "policy.shape" in arrays else None,
-            str(arrays["policy.dtype"].dtype),
-        )
+    def from_arrays(arrays: Memory) -> TrainedPolicy:
+        """The inverse of `arrays`; files of version 0.1 hold the matrix `policy.M` of a linear policy instead.
+
+        Raises:
+            FileFormatError: the arrays do not fit together.
+        """
+        try:
+            if "policy.M" in arrays:
+                p, n = arrays["policy.M"].shape
+                kind, theta = make_policy("linear", n, p), np.ascontiguousarray(arrays["policy.M"]).ravel()
+            else:
+                kind = make_policy(**json.loads(arrays["policy.kind"].tobytes()))
+                theta = arrays["policy.theta"]
+            policy = TrainedPolicy(
+                kind,
+                theta,
+                Whitening(arrays["policy.mean"], arrays["policy.scale"]),
+                bool(arrays["policy.discrete"]),
+                int(arrays["policy.first"]),
+                arrays.get("policy.low"),
+                arrays.get("policy.high"),
+                tuple(arrays["policy.shape"].tolist()) if "policy.shape" in arrays else None,
+                str(arrays["policy.dtype"].dtype),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"this holds no policy that can be read: {error}") from error
+        policy.check()
+        return policy
+
+    def check(self) -> None:
+        """Raise FileFormatError unless every array has the size and type that the kind of policy needs."""
+        n, p, d = self.kind.n, self.kind.p, self.kind.size
+        sizes = [("theta", self.theta, d), ("mean", self.whitening.mean, n), ("scale", self.whitening.scale, n)]
+        sizes += [(name, bound, p) for name, bound in (("low", self.low), ("high", self.high)) if bound is not None]
+        for name, values, size in sizes:
+            if values.shape != (size,) or values.dtype != np.float64:
+                given = f"{name} of shape {values.shape} and type {values.dtype}"
+                raise FileFormatError(f"{given}: a policy {self.kind.name} needs {size} float64 numbers")
+        if not (np.isfinite(self.theta).all() and np.isfinite(self.whitening.scale).all()):
+            raise FileFormatError("a parameter of the policy is not finite")
 
     def save(self, path: Path, meta: Mapping[str, Any]) -> None:
         save_arrays(path, "policy", self.arrays(), meta)

@@ -9,17 +9,14 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, get_type_hints
 
+from offrank.algorithms import ALGORITHMS
+from offrank.algorithms.base import Algorithm, Episodes
 from offrank.algorithms.rankers import RANKERS, Ranker
-from offrank.algorithms.strategies import STRATEGIES, Strategy
-from offrank.core.candidates import Episodes
 from offrank.core.errors import UsageError, did_you_mean
+from offrank.core.space import Space
 from offrank.engines import native_name, resolve_engine
-from offrank.engines.base import EnvInfo
+from offrank.policies import canonical, make_policy
 from offrank.presets import GENERAL, Value, lookup
-
-ALGORITHMS = {name: (name, "on-policy") for name in STRATEGIES}  # name: (strategy, ranker)
-ALGORITHMS |= {f"op-{name}": (name, "kernel") for name in STRATEGIES}
-ALGORITHMS |= {f"q-{name}": (name, "critic") for name in STRATEGIES}
 
 # what the papers call them, for whoever types the symbol
 SYMBOLS = {
@@ -38,26 +35,43 @@ SYMBOLS = {
 GIVEN = "given"
 
 
+# settings that version 0.1 had and this one has not, with the value at which they did nothing
+GONE: dict[str, Any] = {
+    "orthogonal": False,
+    "relative_bandwidth": False,
+    "common_starts": False,
+    "count_behaviour_states": False,
+    "starts": 1,
+    "start_steps": 0,
+    "fallback": "random",
+    "fallback_directions": 32,
+}
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """A strategy, a ranker and how episodes are scored, with the source of every number."""
+    """The parts of an algorithm, with the source of every number."""
 
     algo: str
-    strategy: Strategy
+    policy: str
+    settings: Any  # of the algorithm: a strategy, for a search
     ranker: Ranker
     episodes: dict[str, Any]  # fields of Episodes but the horizon
     sources: dict[str, str]
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        return {**asdict(self.strategy), **asdict(self.ranker), **self.episodes}
+        return {**asdict(self.settings), **asdict(self.ranker), **self.episodes}
 
-    def check(self, info: EnvInfo) -> None:
-        if info.discrete and self.ranker.needs_continuous_actions:
-            raise UsageError(
-                f"the {self.ranker.name} ranker compares actions, so it needs continuous ones; this environment's are "
-                "discrete: use the on-policy, memory or random ranker (--algo ars)"
-            )
+    def algorithm(self, space: Space, horizon: int) -> Algorithm:
+        """The algorithm for an environment.
+
+        Raises:
+            UsageError: it cannot work there.
+        """
+        kind = make_policy(self.policy, space.obs_dim, space.act_dim)
+        episodes = Episodes(horizon=horizon, **self.episodes)
+        return ALGORITHMS[self.algo].algorithm(space, kind, episodes, self.settings, self.ranker)
 
 
 def _settable(cls: type[Any]) -> dict[str, Any]:
@@ -67,30 +81,37 @@ def _settable(cls: type[Any]) -> dict[str, Any]:
 
 
 def resolve(
-    task: str | None, algo: str = "op-ars", ranker: str | None = None, overrides: Mapping[str, Any] | None = None
+    task: str | None,
+    algo: str = "op-ars",
+    ranker: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    policy: str | None = None,
 ) -> Recipe:
     """The recipe of an algorithm on a task: general defaults, then the task's preset, then what suits the ranker, then
-    the task's preset for that very pair of strategy and ranker, then what the user gave.
+    the task's preset for that very pair of algorithm and ranker, then what the user gave.
 
     Args:
         task: the name of the task; None, or one without presets, gets the general defaults.
         algo: a key of ALGORITHMS.
         ranker: overrides the one the algorithm's name implies.
         overrides: hyperparameters by name; strings are converted.
+        policy: the kind of policy, instead of the algorithm's own.
     """
     if algo not in ALGORITHMS:
         raise UsageError(f"unknown algorithm {algo!r}: one of {', '.join(ALGORITHMS)}{did_you_mean(algo, ALGORITHMS)}")
     task = task and native_name(task)
-    strategy_name, implied = ALGORITHMS[algo]
+    entry = ALGORITHMS[algo]
+    policy = canonical(entry.policy if policy is None else policy)
     preset = lookup(task, "ranker", algo)
-    ranker = ranker or (preset.value if preset else implied)
+    ranker = ranker or (preset.value if preset else entry.ranker)
     if ranker not in RANKERS:
         raise UsageError(f"unknown ranker {ranker!r}: one of {', '.join(RANKERS)}{did_you_mean(ranker, RANKERS)}")
     overrides = dict(overrides or {})
-    pair, suggests = f"{strategy_name}.{ranker}", RANKERS[ranker].suggests
+    own, kind = entry.settings.name, RANKERS[ranker]
+    pair, suggests = f"{own}.{ranker}", kind.suggests
     parts: list[tuple[type[Any], str]] = [
-        (STRATEGIES[strategy_name], strategy_name),
-        (RANKERS[ranker], f"{strategy_name}.kernel"),
+        (entry.settings, own),
+        (kind, f"{own}.{kind.preset or ranker}"),
         (Episodes, "shared"),
     ]
     known = {name: hint for cls, _ in parts for name, hint in _settable(cls).items()}
@@ -120,8 +141,7 @@ def resolve(
         built.append(values)
     if not str(built[0].get("form", "-t")).endswith("-t") and "n_top" not in overrides:
         built[0]["n_top"], sources["n_top"] = built[0]["n_directions"], "this form uses every direction"
-    strategy: Strategy = STRATEGIES[strategy_name](**built[0])
-    return Recipe(algo, strategy, RANKERS[ranker](**built[1]), built[2], sources)
+    return Recipe(algo, policy, entry.settings(**built[0]), kind(**built[1]), built[2], sources)
 
 
 def _hint(name: str, known: Mapping[str, Any]) -> str:
@@ -164,6 +184,7 @@ class RunConfig:
     eval_episodes: int = 100
     clip_actions: bool | None = None
     env_args: dict[str, Any] = field(default_factory=dict)
+    policy: str = "linear"
     count_evaluation: bool = False  # evaluation episodes count as interactions, as on a robot
     # how far to go: may change when a run is continued
     steps: int | None = None
@@ -183,16 +204,14 @@ class RunConfig:
             raise UsageError(f"eval_every = {self.eval_every}: must not be negative (0 for no evaluation)")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed = {self.seed}: must be in [0, 2^63)")
-        starts, each = (self.hyperparameters.get(name, 0) for name in ("starts", "start_steps"))
-        if self.steps is not None and self.steps <= starts * each:
-            raise UsageError(f"steps = {self.steps}: {starts} starts of {each} steps leave none to go on with")
         if self.threshold is not None and not math.isfinite(self.threshold):
             raise UsageError(f"threshold = {self.threshold}: must be a number or none")
 
     @property
     def recipe(self) -> Recipe:
-        made = resolve(self.task, self.algo, self.ranker, self.hyperparameters)
-        return Recipe(made.algo, made.strategy, made.ranker, made.episodes, self.sources)
+        return replace(
+            resolve(self.task, self.algo, self.ranker, self.hyperparameters, self.policy), sources=self.sources
+        )
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -212,42 +231,48 @@ class RunConfig:
         try:
             if needed <= set(data) <= known:
                 config = RunConfig(**data)
-                return replace(config, hyperparameters=_defaults(config.algo, config.ranker) | config.hyperparameters)
+                kept = {k: v for k, v in config.hyperparameters.items() if k not in GONE or v != GONE[k]}
+                return replace(config, hyperparameters=_defaults(config.algo, config.ranker) | kept)
         except (KeyError, TypeError, AttributeError):
             pass
         raise UsageError("this is not the configuration of an offrank run, or of another version of offrank")
 
 
 def _defaults(algo: str, ranker: str) -> dict[str, Any]:
-    """Every setting at its default, which is what it was before there was such a setting."""
-    classes = (STRATEGIES[ALGORITHMS[algo][0]], RANKERS[ranker], Episodes)
+    """Every setting at its default, which is what it was before there was such a setting. Nothing is known of parts
+    that are gone: their runs can be shown, not continued."""
+    if algo not in ALGORITHMS or ranker not in RANKERS:
+        return {}
+    classes = (ALGORITHMS[algo].settings, RANKERS[ranker], Episodes)
     return {f.name: f.default for cls in classes for f in fields(cls) if f.name != "horizon"}
 
 
 def configure(
     task: str,
     recipe: Recipe,
-    info: EnvInfo,
+    space: Space,
     *,
     seed: int = 0,
     engine: str = "auto",
     horizon: int | None = None,
     **settings: Any,
 ) -> RunConfig:
-    """The configuration of a run of `recipe` on a task whose environment is `info`."""
-    recipe.check(info)
+    """The configuration of a run of `recipe` on a task with these spaces."""
     native = native_name(task)
-    return RunConfig(
+    config = RunConfig(
         task=native or task,
         algo=recipe.algo,
         ranker=recipe.ranker.name,
+        policy=recipe.policy,
         hyperparameters=recipe.hyperparameters,
         sources=recipe.sources,
         seed=seed,
         engine=resolve_engine(task, engine),
-        horizon=info.horizon if horizon is None else horizon,
+        horizon=space.horizon if horizon is None else horizon,
         **settings,
     )
+    recipe.algorithm(space, config.horizon)  # raises where it cannot work
+    return config
 
 
 def as_stored(env_args: dict[str, Any]) -> dict[str, Any]:

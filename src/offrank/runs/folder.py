@@ -10,3 +10,9 @@ CURVE = "curve.png"
 BEST = "best.offrank"
 FINAL = "final.offrank"
 LOCK = ".lock"
+
+
+def folder_name(task: str, algo: str, seed: int | None = None) -> str:
+    """`<task>-<algo>-<seed>`, safe as the name of a folder."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in task)
+    return f"{safe}-{algo}" if seed is None else f"{safe}-{algo}-{seed}"

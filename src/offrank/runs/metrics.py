@@ -1,10 +1,11 @@
-"""Metrics as JSON lines: a line an iteration and an evaluation, readable while the run goes on."""
+"""Metrics as JSON lines: one per iteration and per evaluation, readable while the run goes on."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,15 @@ class MetricsFile:
             raise OffrankError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            raise OffrankError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def __del__(self) -> None:  # a run that is dropped rather than closed: every line is written already
         if hasattr(self, "_file"):
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
 
 
 def _json(value: Any) -> Any:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offrank.core.errors import FileFormatError, UsageError
+from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError
 from offrank.core.files import read_json
-from offrank.engines.base import EnvInfo
+from offrank.core.space import Space
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import CHECKPOINT, CONFIG
 from offrank.runs.run import Callback, Run
-
-
-def folder_name(task: str, algo: str, seed: int | None = None) -> str:
-    """`<task>-<algo>-<seed>`, safe as the name of a folder."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in task)
-    return f"{safe}-{algo}" if seed is None else f"{safe}-{algo}-{seed}"
 
 
 def holds_run(folder: Path) -> bool:
@@ -66,9 +60,32 @@ def stored_config(folder: Path, task: str, limits: Mapping[str, Any], given: Map
     return replace(config, **limits)
 
 
+def open_runs(opening: Mapping[str, Callable[[], Run]]) -> tuple[list[Run], list[RunFailed]]:
+    """Open several runs, by the names of their folders: those that could be, and those whose files are damaged.
+
+    Raises:
+        UsageError: a folder holds another run, or is in use. None of them is left open.
+    """
+    runs: list[Run] = []
+    damaged: list[RunFailed] = []
+    try:
+        for name, open_one in opening.items():
+            try:
+                runs.append(open_one())
+            except FileFormatError as error:
+                damaged.append(RunFailed(name, error))
+    except BaseException:
+        for run in runs:
+            run.close()
+        raise
+    if damaged and not runs:
+        raise FleetError(damaged) if len(opening) > 1 else damaged[0].__cause__ or damaged[0]
+    return runs, damaged
+
+
 def open_run(
     config: RunConfig,
-    info: EnvInfo,
+    space: Space,
     folder: Path | None,
     resume: bool = False,
     callbacks: tuple[Callback, ...] = (),
@@ -80,14 +97,17 @@ def open_run(
         UsageError: the folder holds a run and `resume` is false, or holds another run.
         BusyError: another process is writing to the folder.
     """
-    run = Run(config, info, folder, callbacks, checkpoint_seconds)
+    run = Run(config, space, folder, callbacks, checkpoint_seconds)
     if folder is None:
         return run
     make_folder(folder)
     run.claim()  # before anything is read: nobody may change it from here on
-    if not resume and holds_run(folder):
+    try:
+        if not resume and holds_run(folder):
+            raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
+        if resume and (folder / CHECKPOINT).is_file():
+            run.restore(folder / CHECKPOINT)
+    except BaseException:
         run.close()
-        raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
-    if resume and (folder / CHECKPOINT).is_file():
-        run.restore(folder / CHECKPOINT)
+        raise
     return run

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from offrank.core.arrays import FloatArray, Memory, part
+from offrank.core.arrays import Memory, part
 from offrank.core.errors import UsageError
-from offrank.core.files import load_arrays, save_arrays, write_json
-from offrank.core.normalizer import Whitening
+from offrank.core.files import FORMAT, load_arrays, save_arrays, write_json
+from offrank.core.space import Space
 from offrank.core.state import State
 from offrank.core.version import versions
-from offrank.engines.base import EnvInfo
-from offrank.policies.trained import LinearPolicy
+from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig
-from offrank.runs.folder import BEST, FINAL, RESULT
+from offrank.runs.folder import BEST, FINAL, RESULT, folder_name
 
 
 @dataclass(frozen=True)
@@ -34,29 +33,30 @@ class Evaluation:
 class Record:
     """All that is known of a run. Whoever carries it on (`offrank.runs.run.Run`) changes it."""
 
-    def __init__(self, config: RunConfig, info: EnvInfo):
-        recipe = config.recipe
-        recipe.check(info)
-        self.config, self.info = config, info
-        self.strategy, self.ranker = recipe.strategy, recipe.ranker
-        self.state = self.strategy.start(info.act_dim, info.obs_dim, config.seed, self.ranker)
+    def __init__(self, config: RunConfig, space: Space):
+        self.config, self.space = config, space
+        self.algorithm = config.recipe.algorithm(space, config.horizon)
+        self.state = self.algorithm.start(config.seed)
         self.evaluations: list[Evaluation] = []
-        self.best: tuple[Evaluation, LinearPolicy] | None = None
+        self.best: tuple[Evaluation, TrainedPolicy] | None = None
         self.final: Evaluation | None = None  # the extra one at the end of a budget: never a crossing
         self.evaluation_steps = 0
         self.stop_reason: str | None = None
         self._metrics_size = 0  # of the log, as the last checkpoint noted it
         self._wall_before, self._clock = 0.0, time.perf_counter()
 
+    @property
+    def name(self) -> str:
+        """By which a run is told from its neighbours: `<task>-<algo>-<seed>`."""
+        return folder_name(self.config.task, self.config.algo, self.config.seed)
+
     def _evaluated(self) -> bool:
         return bool(self.evaluations) and self.evaluations[-1].iteration == self.state.iteration
 
     @property
-    def policy(self) -> LinearPolicy:
+    def policy(self) -> TrainedPolicy:
         """The policy as it is now."""
-        info = self.info
-        whitening = self.strategy.whitening(self.state)
-        return policy_for(info, self.state.M, whitening)
+        return self.algorithm.policy(self.state)
 
     @property
     def reached(self) -> Evaluation | None:
@@ -68,7 +68,7 @@ class Record:
 
     @property
     def wall_s(self) -> float:
-        """Seconds spent, earlier sittings included."""
+        """Seconds spent, earlier processes included."""
         return self._wall_before + time.perf_counter() - self._clock
 
     @property
@@ -79,6 +79,8 @@ class Record:
             "task": config.task,
             "algo": config.algo,
             "ranker": config.ranker,
+            "policy": config.policy,
+            "parameters": self.policy.kind.size,
             "seed": config.seed,
             "threshold": config.threshold,
             "reached": reached is not None,
@@ -99,7 +101,7 @@ class Record:
         }
 
     @property
-    def best_of_all(self) -> tuple[Evaluation | None, LinearPolicy]:
+    def best_of_all(self) -> tuple[Evaluation | None, TrainedPolicy]:
         """The best policy of any evaluation, a final one included; the current one while there was none."""
         if self.final is not None and (self.best is None or self.final.mean > self.best[0].mean):
             return self.final, self.policy
@@ -146,6 +148,11 @@ class Record:
             UsageError: the file is of another run.
         """
         _, arrays, meta = load_arrays(path, "run")
+        if meta["offrank"] < FORMAT:
+            raise UsageError(
+                f"{path} was written by offrank 0.1: its policy can be evaluated, recorded and reported, but the run "
+                "cannot be continued by this version"
+            )
         theirs, ours = RunConfig.from_json(meta["config"]).identity, self.config.identity
         for name, mine in ours.items():
             if theirs[name] != mine:
@@ -154,13 +161,8 @@ class Record:
         self.evaluations = [Evaluation(int(i), int(s), float(m), float(d)) for i, s, m, d in arrays["evaluations"]]
         self.best = None
         if meta["best_at"] >= 0:
-            best = LinearPolicy.from_arrays(part(arrays, "best."))
+            best = TrainedPolicy.from_arrays(part(arrays, "best."))
             self.best = (self.evaluations[meta["best_at"]], best)
         self.evaluation_steps = meta["evaluation_steps"]
         self._wall_before, self._clock = meta["wall_s"], time.perf_counter()
         self._metrics_size = meta["metrics_size"]
-
-
-def policy_for(info: EnvInfo, M: FloatArray, whitening: Whitening) -> LinearPolicy:
-    """The policy with these weights, acting as the environment needs it."""
-    return LinearPolicy(M, whitening, info.discrete, info.first, info.low, info.high, info.shape, info.dtype)

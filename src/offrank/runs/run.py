@@ -1,11 +1,11 @@
 """One run: iterations, evaluations, when to save and when to stop.
 
-A run is driven from outside. `take` hands out what it wants run next; `receive` takes an outcome and moves on. Whoever
-drives it may be an engine, a fleet, or a person with a robot. Between any two calls the run can be saved, and a run
-loaded from that file asks for the same again.
+A run is driven from outside. `take` hands out the work it wants done next; `receive` takes an outcome and moves on.
+Whoever drives it may be an engine, a fleet, or a person with a robot. Between any two calls the run can be saved, and a
+run loaded from that file asks for the same again.
 
-An evaluation overlaps the iterations after it. They are held back until it is in, and dropped if it ends the run: the
-same result as one after the other, with less waiting.
+An evaluation overlaps the iterations after it. They are speculative: their results are held back until it is in, and
+dropped if it ends the run. The outcome is the same as one after the other, with less waiting.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 import numpy as np
 from filelock import BaseFileLock
 
-from offrank.core.arrays import Memory, Metrics
-from offrank.core.candidates import Asking, Episodes, Lesson
+from offrank.core.arrays import Metrics
+from offrank.core.candidates import Around
 from offrank.core.errors import EpisodeError, OffrankError
 from offrank.core.files import write_json
 from offrank.core.noise import Role, episode_seeds
 from offrank.core.rollouts import Request, Rollouts
+from offrank.core.space import Space
 from offrank.core.state import State
-from offrank.engines.base import EnvInfo
+from offrank.core.work import Asking, Outcome, Work
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import BEST, CHECKPOINT, CONFIG, METRICS
 from offrank.runs.lock import lock_folder
 from offrank.runs.metrics import MetricsFile
 from offrank.runs.record import Evaluation, Record
 
-Wanted = Request | Lesson
-Course = Generator[Wanted | None, Any, None]  # yields None to wait for the evaluation under way
+Loop = Generator[Work | None, Any, None]  # yields None to wait for the evaluation under way
 Callback = Callable[["Run", Metrics], bool | None]  # is told every record of the log; False stops the run
 
 
@@ -42,33 +42,31 @@ class Run(Record):
 
     Args:
         config: what to run.
-        info: the environment's spaces.
+        space: of the environment.
         folder: where files go; None keeps everything in memory.
-        callbacks: each is called with (run, record) for every line of the log.
+        callbacks: each is called with (run, record) for every line of the log; its `close`, if it has one, at the end.
         checkpoint_seconds: the longest time between checkpoints, apart from evaluations and the end.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        info: EnvInfo,
+        space: Space,
         folder: Path | None = None,
         callbacks: tuple[Callback, ...] = (),
         checkpoint_seconds: float = 30.0,
     ):
-        super().__init__(config, info)
+        super().__init__(config, space)
         self.folder, self.callbacks, self.checkpoint_seconds = folder, callbacks, checkpoint_seconds
-        self.episodes = Episodes(horizon=config.horizon, **config.recipe.episodes)
         self._metrics: MetricsFile | None = None
         self._lock: BaseFileLock | None = None  # on the folder, while the run may write to it
         self._asked_to_stop = False
         self._last_checkpoint = time.perf_counter()
-        self._course: Course | None = None
-        self.hands_out_lessons = False  # to whoever drives it; else it carries them out itself
-        self._fresh: list[Request] = []  # wanted, and not yet handed out
-        self._wanted: Wanted | None = None  # of the course
-        self._measuring: Request | None = None  # the evaluation under way; self.state is what it measures
-        self._ahead: list[tuple[State, Metrics]] = []  # iterations done meanwhile, held back
+        self._loop: Loop | None = None
+        self._new: list[Work] = []  # wanted, and not yet handed out
+        self._wanted: Work | None = None  # of the loop
+        self._evaluating: Request | None = None  # the evaluation under way; self.state is what it measures
+        self._speculative: list[tuple[State, Metrics]] = []  # iterations done meanwhile, held back
         self._error: OffrankError | None = None  # what went wrong in one of them
 
     # --- driving
@@ -92,120 +90,113 @@ class Run(Record):
             write_json(self.folder / CONFIG, self.config.to_json())
             self._metrics = MetricsFile(self.folder / METRICS, self._metrics_size)
         self._drop()
-        self._course = self._go()
+        self._loop = self._go()
         self._advance(None)
 
     @property
     def done(self) -> bool:
         """Whether the run has ended, or was paused."""
-        return self._course is None
+        return self._loop is None
 
-    @property
-    def direction_bytes(self) -> int:
-        """Of an iteration's directions."""
-        return 8 * self.strategy.n_directions * self.state.M.size
+    def take(self) -> list[Work]:
+        """The work that the run wants done and has not handed out before."""
+        new, self._new = self._new, []
+        return new
 
-    def take(self) -> list[Request]:
-        """What the run wants to have run and has not handed out before."""
-        fresh, self._fresh = self._fresh, []
-        return fresh
-
-    def receive(self, request: Request, outcome: Rollouts | EpisodeError) -> None:
-        """Take the outcome of a request that `take` gave, and move on.
+    def receive(self, work: Work, outcome: Outcome | EpisodeError) -> None:
+        """Take the outcome of work that `take` gave, and move on.
 
         Raises:
             OffrankError: an episode went wrong, or what was learned from it. With an evaluation under way that may
                 end the run, it is raised when that is in.
         """
-        if request is self._measuring:
+        if work is self._evaluating:
             if isinstance(outcome, EpisodeError):
                 raise outcome
-            self._measured(outcome)
-        elif request is self._wanted:
+            assert isinstance(outcome, Rollouts)
+            self._evaluated_now(outcome)
+        elif work is self._wanted:
             self._go_on(outcome)
         else:
-            raise ValueError("the outcome of a request that is not under way")
-
-    @property
-    def lesson(self) -> Lesson | None:
-        """What the run waits for instead of episodes, if it hands out lessons."""
-        return self._wanted if isinstance(self._wanted, Lesson) else None
-
-    def taught(self, memory: Memory) -> None:
-        """Take the outcome of the lesson, and move on.
-
-        Raises:
-            OffrankError: as `receive` does.
-        """
-        assert self.lesson is not None
-        self._go_on(memory)
+            raise ValueError("the outcome of work that is not under way")
 
     def stop(self) -> None:
         """Ask the run to stop after this iteration."""
         self._asked_to_stop = True
 
     def pause(self) -> None:
-        """Drop what is under way and save: it will be replayed."""
+        """Drop what is under way, save and close: it will be replayed.
+
+        Raises:
+            OffrankError: it cannot be saved; the last checkpoint is intact, and the folder is free for others.
+        """
         self._drop()
-        self._course = None
-        self.checkpoint()
-        self.close()
+        self._loop = None
+        try:
+            self.checkpoint()
+        finally:
+            self.close()
 
     def close(self) -> None:
+        """Close the files and free the folder for others."""
         self._wall_before, self._clock = self.wall_s, time.perf_counter()
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
-        if self._lock is not None:
-            self._lock.release(force=True)
-            self._lock = None
+        metrics, self._metrics = self._metrics, None
+        lock, self._lock = self._lock, None
+        try:
+            for callback in self.callbacks:
+                getattr(callback, "close", lambda: None)()
+            if metrics is not None:
+                metrics.close()
+        finally:
+            if lock is not None:
+                lock.release(force=True)
 
-    def _go_on(self, outcome: Rollouts | Memory | EpisodeError) -> None:
+    def _go_on(self, outcome: Outcome | EpisodeError) -> None:
         try:
             if isinstance(outcome, EpisodeError):
                 raise outcome
             self._advance(outcome)
         except OffrankError as error:
-            if self._measuring is None:
+            if self._evaluating is None:
                 raise
             self._error, self._wanted = error, None
 
-    def _advance(self, outcome: Rollouts | Memory | None) -> None:
-        """Let the course go on to its next request."""
-        assert self._course is not None
+    def _advance(self, outcome: Outcome | None) -> None:
+        """Let the loop go on to its next piece of work."""
+        assert self._loop is not None
         self._wanted = None
         try:
-            self._wanted = next(self._course) if outcome is None else self._course.send(outcome)
+            self._wanted = next(self._loop) if outcome is None else self._loop.send(outcome)
         except StopIteration:
-            self._course = None
-        if isinstance(self._wanted, Request):
-            self._fresh.append(self._wanted)
+            self._loop = None
+        if self._wanted is not None:
+            self._new.append(self._wanted)
 
     def _drop(self) -> None:
         """Forget what is under way and what was held back."""
-        self._fresh, self._wanted, self._measuring, self._ahead, self._error = [], None, None, [], None
+        self._new, self._wanted, self._evaluating, self._speculative, self._error = [], None, None, [], None
 
-    # --- the course of a run
+    # --- the loop of a run
 
-    def _go(self) -> Course:
+    def _go(self) -> Loop:
         while True:
             if self._evaluation_due():
-                if self._measuring is not None:
+                if self._evaluating is not None:
                     yield None
-                self._measuring = self._evaluation()
-                self._fresh.append(self._measuring)
+                self._evaluating = self._evaluation()
+                self._new.append(self._evaluating)
                 if self.config.count_evaluation:  # where evaluation costs, so does an iteration in vain
                     yield None
-            if self._measuring is not None and self._reason_to_stop() is not None:
+            if self._evaluating is not None and self._reason_to_stop() is not None:
                 yield None
             if self._reason_to_stop() is not None:
                 break
             yield from self._iterate()
-            if self._measuring is None and time.perf_counter() - self._last_checkpoint >= self.checkpoint_seconds:
+            if self._evaluating is None and time.perf_counter() - self._last_checkpoint >= self.checkpoint_seconds:
                 self.checkpoint()
         yield from self._end()
 
-    def _end(self) -> Course:
+    def _end(self) -> Loop:
         self.stop_reason = self._reason_to_stop()
         self.checkpoint()
         extra = self.config.eval_every > 0 and not self._evaluated() and not self._asked_to_stop
@@ -216,51 +207,52 @@ class Run(Record):
         self.close()
 
     def _iterate(self) -> Asking[None]:
-        """One iteration of the strategy. Every training step of a run is counted here, and nowhere else."""
-        iteration = self.strategy.iteration(self._latest, self.ranker, self.episodes)
+        """One iteration of the algorithm. Every training step of a run is counted here, and nowhere else."""
+        iteration = self.algorithm.iteration(self._latest)
         steps = episodes = 0
-        outcome: Rollouts | Memory | None = None
+        outcome: Outcome | None = None
         while True:
             try:
-                wanted = next(iteration) if outcome is None else iteration.send(outcome)
+                work = next(iteration) if outcome is None else iteration.send(outcome)
             except StopIteration as done:
                 state, metrics = done.value
                 break
-            if isinstance(wanted, Lesson):
-                outcome = (yield wanted) if self.hands_out_lessons else wanted.carry_out()
-                continue
-            outcome = rollouts = yield wanted
-            steps, episodes = steps + rollouts.steps, episodes + len(wanted)
+            outcome = yield work
+            if isinstance(work, Request):
+                assert isinstance(outcome, Rollouts)
+                steps, episodes = steps + outcome.steps, episodes + len(work)
         state = state.counted(steps, episodes)
-        if self.info.exact is not None:
-            metrics |= self.info.exact(state.M, self.strategy.whitening(state))
-        self._ahead.append((state, metrics))
-        if self._measuring is None:
+        if self.space.exact is not None:
+            policy = self.algorithm.policy(state)
+            metrics |= self.space.exact(policy.kind, policy.theta, policy.whitening)
+        self._speculative.append((state, metrics))
+        if self._evaluating is None:
             self._catch_up()
 
     @property
     def _latest(self) -> State:
         """The state after the last iteration, held back or not."""
-        return self._ahead[-1][0] if self._ahead else self.state
+        return self._speculative[-1][0] if self._speculative else self.state
 
     def _catch_up(self) -> None:
         """Make what was held back part of the run; a callback may stop it on the way."""
-        while self._ahead:
-            self.state, metrics = self._ahead.pop(0)
+        while self._speculative:
+            self.state, metrics = self._speculative.pop(0)
             self._log("iteration", metrics)
             if self._asked_to_stop:
-                self._ahead = []
+                self._speculative = []
 
     def _evaluation_due(self) -> bool:
         every, done = self.config.eval_every, self._latest.iteration
-        return every > 0 and done > 0 and done % every == 0 and not (self._evaluated() and not self._ahead)
+        return every > 0 and done > 0 and done % every == 0 and not (self._evaluated() and not self._speculative)
 
     def _evaluation(self) -> Request:
         """Fresh episodes of the policy as it is."""
-        index = np.arange(self.config.eval_episodes)
+        index, policy = np.arange(self.config.eval_episodes), self.policy
         return Request(
-            base=self.state.M,
-            whitening=self.policy.whitening,
+            policy=policy.kind,
+            candidates=Around.itself(policy.theta, len(index)),
+            whitening=policy.whitening,
             seeds=episode_seeds(self.state.seed, self.state.iteration, Role.EVALUATION, index),
             roles=np.full(len(index), Role.EVALUATION, dtype=np.int64),
             index=index,
@@ -279,7 +271,7 @@ class Run(Record):
         self._log("evaluation", record | ({"final": True} if final else {}))
         return Evaluation(self.state.iteration, self.state.steps, mean, std)
 
-    def _measured(self, rollouts: Rollouts) -> None:
+    def _evaluated_now(self, rollouts: Rollouts) -> None:
         """An evaluation is in: end the run, or go on with what was held back."""
         evaluation = self._measure(rollouts)
         self.evaluations.append(evaluation)
@@ -293,10 +285,10 @@ class Run(Record):
             ends = self._asked_to_stop
         if ends:
             self._drop()
-            self._course = self._end()
+            self._loop = self._end()
             self._advance(None)
             return
-        self._measuring = self._error = None
+        self._evaluating = self._error = None
         if error is not None:
             raise error
         if waiting:

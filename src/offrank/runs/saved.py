@@ -9,7 +9,7 @@ from typing import Any
 from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import load_arrays
 from offrank.engines import Engine, make_engine
-from offrank.policies.trained import LinearPolicy
+from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import BEST, CHECKPOINT, FINAL
 
@@ -22,7 +22,7 @@ class Saved:
     """A policy with its configuration; `complete` if the file also holds the run's whole state."""
 
     path: Path
-    policy: LinearPolicy
+    policy: TrainedPolicy
     config: RunConfig
     meta: dict[str, Any]
     complete: bool
@@ -35,7 +35,11 @@ class Saved:
             config = RunConfig.from_json(meta["config"])
         except UsageError as error:
             raise FileFormatError(f"{path}: {error}") from error
-        return Saved(path, LinearPolicy.from_arrays(arrays), config, meta, kind == "run")
+        try:
+            policy = TrainedPolicy.from_arrays(arrays)
+        except FileFormatError as error:
+            raise FileFormatError(f"{path}: {error}") from error
+        return Saved(path, policy, config, meta, kind == "run")
 
     @staticmethod
     def find(path: Path, which: str = "best") -> Saved:

@@ -15,6 +15,7 @@ from numpy.random import Generator
 from offrank.core.arrays import BoolArray, FloatArray, Metrics
 from offrank.core.noise import Purpose, philox
 from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
 
 NAME = "LQR"
 
@@ -72,10 +73,12 @@ class LQR:
             cost = np.where(cost <= self.worst, cost, self.worst)
         return after, cost, exploded
 
-    def exact(self, M: FloatArray, whitening: Whitening) -> Metrics:
-        """Average cost of the policy u = M whitening(x) for ever, infinite if the state explodes, and the spectral
-        radius of the closed loop. Goes into the log of every iteration."""
-        gain = M * whitening.scale
+    def exact(self, policy: Policy, theta: FloatArray, whitening: Whitening) -> Metrics:
+        """Average cost of a linear policy u = M whitening(x) for ever, infinite if the state explodes, and the spectral
+        radius of the closed loop; nothing of other policies. Goes into the log of every iteration."""
+        if not policy.is_linear:
+            return {}
+        gain = theta.reshape(policy.p, policy.n) * whitening.scale
         return {"cost": self.cost(gain, -gain @ whitening.mean), "spectral_radius": self.radius(gain)}
 
     def radius(self, gain: FloatArray) -> float:

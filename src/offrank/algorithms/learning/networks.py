@@ -4,7 +4,7 @@ NumPy is enough here. The networks are so small that a framework's overhead woul
 part of a run's checkpoint, and under one BLAS thread their bits are the same on resume. The first axis of every array
 counts the networks (E): they see the same inputs, each from its own start, and their mean is steadier than any of them.
 Another axis before it may count runs, with inputs (runs, 1, B, inputs); then, and on a GPU, the same functions take
-PyTorch's tensors (`tutor.py`).
+PyTorch's tensors (`batched.py`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def step_size(rate: float, step: int) -> float:
 
 
 def adam(nets: Memory, gradient: Memory, first: Memory, second: Memory, size: Any) -> None:
-    """An update of Adam, in place; `size` is a number, or one a run."""
+    """An update of Adam, in place; `size` is a number, or one per run."""
     for name, g in gradient.items():
         m, v = first[name], second[name]
         m += NEW1 * (g - m)

@@ -17,22 +17,31 @@ from numpy.typing import NDArray
 
 from offrank.core.arrays import FloatArray, Memory
 from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
 from offrank.core.rollouts import Trajectory
 
 
-def empty(p: int, n: int) -> Memory:
+def empty(policy: Policy) -> Memory:
     """No rows yet: state (L, n), action (L, p), gain (L,), boot (L,), ahead (L,)."""
     return {
-        "state": np.zeros((0, n), dtype=np.float32),
-        "action": np.zeros((0, p), dtype=np.float32),
+        "state": np.zeros((0, policy.n), dtype=np.float32),
+        "action": np.zeros((0, policy.p), dtype=np.float32),
         "gain": np.zeros(0, dtype=np.float32),  # discounted rewards of the k steps
         "boot": np.zeros(0, dtype=np.float32),  # what the value of the state they lead to is multiplied by
         "ahead": np.zeros(0, dtype=np.int64),  # rows to that state; 0 where no transition starts
     }
 
 
-def rows(trajectory: Trajectory, W: FloatArray, whitening: Whitening, shift: float, k: int, discount: float) -> Memory:
-    """The T + 1 rows of an episode of the policy W (p, n): its k-step transitions, fewer than k steps at the end.
+def rows(
+    trajectory: Trajectory,
+    policy: Policy,
+    theta: FloatArray,
+    whitening: Whitening,
+    shift: float,
+    k: int,
+    discount: float,
+) -> Memory:
+    """The T + 1 rows of an episode of a policy: its k-step transitions, fewer than k steps at the end.
 
     An episode that the task ended is worth nothing afterwards; one cut by the horizon would have gone on.
     """
@@ -45,9 +54,15 @@ def rows(trajectory: Trajectory, W: FloatArray, whitening: Whitening, shift: flo
     boot = discount ** steps.astype(float)
     if trajectory.terminated:
         boot[np.arange(T) + steps == T] = 0.0
-    values = {"state": seen, "action": whitening(seen) @ W.T, "gain": gain, "boot": boot, "ahead": steps}
+    values = {
+        "state": seen,
+        "action": policy.act_together(theta, whitening(seen)),
+        "gain": gain,
+        "boot": boot,
+        "ahead": steps,
+    }
     out: Memory = {}
-    for name, like in empty(*W.shape).items():
+    for name, like in empty(policy).items():
         out[name] = np.zeros((T + 1, *like.shape[1:]), dtype=like.dtype)
         out[name][: len(values[name])] = values[name]
     return out
@@ -59,15 +74,15 @@ def extend(replay: Memory, new: Sequence[Memory], limit: int) -> Memory:
 
 
 @dataclass
-class _Room:
+class _Buffer:
     """An array with more rows than are taken yet."""
 
     array: NDArray[Any]
-    taken: int
+    taken: int  # rows
 
 
-_rooms: dict[
-    int, tuple[weakref.ref[NDArray[Any]], _Room]
+_buffers: dict[
+    int, tuple[weakref.ref[NDArray[Any]], _Buffer]
 ] = {}  # by id of the array that ends where the free rows begin
 
 
@@ -75,15 +90,15 @@ def _extended(rows: NDArray[Any], new: Sequence[NDArray[Any]], limit: int) -> ND
     """Rows with others after them, the last so many of all. Written into the free rows behind them where there are
     any, so that a long replay is not copied in every iteration; whoever holds `rows` sees what it saw before."""
     count = sum(len(r) for r in new)
-    held, room = _rooms.pop(id(rows), (None, None))
-    if room is None or held is None or held() is not rows or room.taken + count > len(room.array):
+    held, buffer = _buffers.pop(id(rows), (None, None))
+    if buffer is None or held is None or held() is not rows or buffer.taken + count > len(buffer.array):
         kept = rows[max(0, len(rows) + count - limit) :]
-        room = _Room(np.empty((len(kept) + count + limit // 2, *rows.shape[1:]), dtype=rows.dtype), len(kept))
-        room.array[: len(kept)] = kept
+        buffer = _Buffer(np.empty((len(kept) + count + limit // 2, *rows.shape[1:]), dtype=rows.dtype), len(kept))
+        buffer.array[: len(kept)] = kept
     if count:
-        np.concatenate(new, out=room.array[room.taken : room.taken + count])
-    room.taken += count
-    longer = room.array[max(0, room.taken - limit) : room.taken]
+        np.concatenate(new, out=buffer.array[buffer.taken : buffer.taken + count])
+    buffer.taken += count
+    longer = buffer.array[max(0, buffer.taken - limit) : buffer.taken]
     key = id(longer)
-    _rooms[key] = weakref.ref(longer, lambda _: _rooms.pop(key, None)), room
+    _buffers[key] = weakref.ref(longer, lambda _: _buffers.pop(key, None)), buffer
     return longer

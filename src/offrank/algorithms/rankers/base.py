@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.core.arrays import FloatArray, IntArray, Memory, Metrics
-from offrank.core.candidates import Asking, Candidates, Lesson, Pairs
+from offrank.core.policy import Policy
 from offrank.core.rollouts import Rollouts
+from offrank.core.work import Asking, Lesson
 
 
 @dataclass(frozen=True)
@@ -32,33 +34,34 @@ class Ranker:
     name: ClassVar[str]
     needs_continuous_actions: ClassVar[bool] = False
     needs_transitions: ClassVar[bool] = False  # whether `learn` reads the trajectories of the pairs
+    preset: ClassVar[str | None] = None  # the ranker whose section of a task's preset it shares; None: its own
     suggests: ClassVar[Mapping[str, Any]] = {}  # settings of other parts that suit it better than the task's preset
 
-    def start(self, p: int, n: int, seed: int) -> Memory:
-        """What the ranker of (p, n) weights remembers before the first iteration."""
+    def start(self, policy: Policy, seed: int) -> Memory:
+        """What the ranker of policies of a kind remembers before the first iteration."""
         return {}
 
-    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
+    def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
         """Choose. May ask for episodes; every step of them counts."""
         raise NotImplementedError
 
-    def finish(self, memory: Memory, candidates: Candidates, pairs: Pairs) -> Pairs:
+    def finish(self, memory: Memory, proposal: Proposal, pairs: Pairs) -> Pairs:
         """The pairs with returns as the strategy should see them. They were run; nothing may be asked for here."""
         return pairs
 
-    def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
+    def learn(self, memory: Memory, proposal: Proposal, ranking: Ranking, pairs: Pairs) -> Memory:
         """The memory after the outcomes of the chosen pairs are known."""
         return memory
 
-    def lesson(self, memory: Memory, candidates: Candidates) -> Lesson | None:
+    def lesson(self, memory: Memory, proposal: Proposal) -> Lesson | None:
         """What is still to be done after `learn`, where that takes long; its outcome is merged into the memory."""
         return None
 
 
-def taught(ranker: Ranker, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
-    """The memory after `learn` and the lesson that comes of it, here and now."""
-    after = ranker.learn(memory, candidates, ranking, pairs)
-    lesson = ranker.lesson(after, candidates)
+def taught(ranker: Ranker, memory: Memory, proposal: Proposal, ranking: Ranking, pairs: Pairs) -> Memory:
+    """The memory after `learn` and its lesson, carried out at once."""
+    after = ranker.learn(memory, proposal, ranking, pairs)
+    lesson = ranker.lesson(after, proposal)
     return after if lesson is None else after | lesson.carry_out()
 
 

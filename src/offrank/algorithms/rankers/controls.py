@@ -1,4 +1,4 @@
-"""Rankers that know nothing of rewards, or one bit of them: what any ranking has to beat."""
+"""Rankers that know nothing of rewards: what any ranking has to beat."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers.base import Ranker, Ranking, top
-from offrank.algorithms.rankers.kernel import Behaviour, action_changes, normalised_states, rewards_to_come
+from offrank.algorithms.rankers.kernel import Behaviour, action_changes, normalised_states
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import Memory
-from offrank.core.candidates import Asking, Candidates
-from offrank.core.rollouts import Rollouts
+from offrank.core.work import Asking
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Random(Ranker):
 
     name: ClassVar[str] = "random"
 
-    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
+    def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
         yield from ()  # asks for nothing, but is a generator like every ranker
-        return Ranking(chosen=np.arange(candidates.b))
+        return Ranking(chosen=np.arange(proposal.b))
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,15 @@ class SmallestChange(Behaviour):
     """The b directions that change the actions least, in mean square over the behaviour states."""
 
     name: ClassVar[str] = "smallest-change"
+    sign: ClassVar[float] = -1.0  # of the change, in the score
 
-    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
-        behaviour = yield from candidates.behave(self.n_behaviour)
-        z = normalised_states(candidates, behaviour)
+    def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
+        behaviour = yield from proposal.behave(self.n_behaviour)
+        z = normalised_states(proposal, behaviour)
         with one_blas_thread():
-            change = np.concatenate([c.mean(axis=1) for c in action_changes(candidates, z)])
-        scores = self.sign(candidates, behaviour) * change
-        return Ranking(chosen=top(scores, candidates.b), scores=scores, behaviour=behaviour)
-
-    def sign(self, candidates: Candidates, behaviour: Rollouts) -> float:
-        """Of the change, in the score."""
-        return -1.0
+            change = np.concatenate([c.mean(axis=1) for c in action_changes(proposal, z)])
+        scores = self.sign * change
+        return Ranking(chosen=top(scores, proposal.b), scores=scores, behaviour=behaviour)
 
 
 @dataclass(frozen=True)
@@ -50,20 +47,4 @@ class LargestChange(SmallestChange):
     """The b directions that change the actions most."""
 
     name: ClassVar[str] = "largest-change"
-
-    def sign(self, candidates: Candidates, behaviour: Rollouts) -> float:
-        return 1.0
-
-
-@dataclass(frozen=True)
-class SignedChange(SmallestChange):
-    """Those that change the actions least where mean Q is positive, most where it is negative.
-
-    This is the kernel's score to first order in the squared change, if Q and the change are uncorrelated along the
-    rollout: what is left when all it knows of rewards is one sign.
-    """
-
-    name: ClassVar[str] = "signed-change"
-
-    def sign(self, candidates: Candidates, behaviour: Rollouts) -> float:
-        return -float(np.sign(rewards_to_come(behaviour, candidates.episodes.reward_shift).mean()))
+    sign: ClassVar[float] = 1.0

@@ -1,42 +1,49 @@
 """A ranker with a critic: Q, learned off-policy from every training transition, says where the actions should go.
 
 The gradient of the return of a deterministic policy is the mean over the states it visits of grad_a Q(s, a) at its own
-action, times what the policy multiplies its weights by (D. Silver et al., "Deterministic Policy Gradient Algorithms",
-ICML 2014). For linear policies a = M z that is
+action, pulled back through the policy to its parameters (D. Silver et al., "Deterministic Policy Gradient Algorithms",
+ICML 2014):
 
-    G = mean over recent states of grad_a Q(z, M z) z^T     (p, n),
+    g = mean over recent states of (d action / d theta)^T grad_a Q(z, action)     (d,),
 
-and directions are ordered by |<G, delta>|. Q is the mean of small networks over (z, a). Their targets are the rewards
-of a few real steps, and beyond them each network's own slow copy at the current policy's action. Few steps, because
-what was done after the first was some old policy's choice; a long memory, because an action's effect is told from the
-state's only where many different policies have acted (docs/rankers.md has the comparison).
+for linear policies a = M z the matrix of grad_a Q z^T. To first order r+ - r- is proportional to <g, delta>, so
+directions are ordered by |<g, delta>|: proposal are free, and N can be in the thousands. Real episodes still decide
+the sign and size of every step. Every prediction is compared with its outcome (`trust.py`); while the critic is plainly
+wrong, and in the first iterations, where nothing is known yet, directions are taken at random.
+
+Q is the mean of small networks over (z, a). Their targets are the rewards of a few real steps, and beyond them each
+network's own slow copy at the current policy's action. Few steps, because what was done after the first was some old
+policy's choice; a long memory, because an action's effect is told from the state's only where many different policies
+have acted (docs/rankers.md has the comparison).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from offrank.algorithms.learning import networks as network
-from offrank.algorithms.learning import replay
+from offrank.algorithms.learning import networks, replay
 from offrank.algorithms.learning.networks import Floats
-from offrank.algorithms.rankers.base import Ranking
-from offrank.algorithms.rankers.learned import Learned
+from offrank.algorithms.proposal import Pairs, Proposal
+from offrank.algorithms.rankers.base import Ranker, Ranking, top
+from offrank.algorithms.rankers.controls import Random
+from offrank.algorithms.rankers.trust import correlation, no_evidence, observe, sign_accuracy
 from offrank.core.arithmetic import one_blas_thread
-from offrank.core.arrays import FloatArray, IntArray, Memory, part
-from offrank.core.candidates import Candidates, Lesson, Pairs
+from offrank.core.arrays import FloatArray, IntArray, Memory, part, prefixed
 from offrank.core.errors import UsageError
 from offrank.core.noise import Purpose, philox
+from offrank.core.policy import Policy
+from offrank.core.work import Asking, Lesson
 
 BATCH = 256
 CHUNK = 16  # batches made ready together
-SLOW = float(np.float32(0.005))  # how fast the slow copies follow, an update
+SLOW = float(np.float32(0.005))  # how fast the slow copies follow, per update
 OUTLIER = 10.0  # normalised states are cut here: one wild feature must not outweigh all others
 STATES = 2000  # of the last iteration, at most, over which the gradient is averaged
 RECENT = 80_000  # rows whose rewards set the unit of value
@@ -44,29 +51,37 @@ UNIT = 10.0  # deviations of the rewards to a unit of value
 
 
 @dataclass(frozen=True)
-class Critic(Learned):
-    """Orders directions by the first-order effect a learned Q function predicts: 2b episodes an iteration."""
+class Critic(Ranker):
+    """Orders directions by the first-order effect a learned Q function predicts: 2b episodes per iteration."""
 
     name: ClassVar[str] = "critic"
     needs_continuous_actions: ClassVar[bool] = True
     needs_transitions: ClassVar[bool] = True
 
-    suggests: ClassVar[Mapping[str, Any]] = {"n_directions": 4000, "probe_share": 0.15}
+    suggests: ClassVar[Mapping[str, Any]] = {"n_directions": 4000, "probe_share": 0.15}  # proposal cost no episodes
 
-    warmup: int = 5  # iterations that the fallback ranks in any case
+    warmup: int = 5  # iterations that take their directions at random in any case
     explore: float = 0.0  # share of the directions run that is random
-    trust_needed: float = -0.1  # stands back only when it is plainly wrong
+    trust_needed: float = -0.1  # correlation of prediction and outcome below which directions are taken at random
+    trust_decay: float = 0.9  # how much of the evidence is left an iteration later
     networks: int = 2  # whose mean is the critic
     hidden: int = 64  # units in each of a network's two hidden layers
-    n_steps: int = 5  # k, steps of real rewards before the network's own word is taken
+    n_steps: int = 5  # k, steps of real rewards before the network's own value is taken
     discount: float = 0.995
     passes: float = 10.0  # how often a transition is learned from, on average, in the iteration that brought it
     critic_rate: float = 1e-3  # learning rate of the network
     replay: int = 160_000  # transitions remembered
-    tails: bool = True  # whether training episodes that were cut are credited with the value of where they stood
+    tails: bool = True  # whether training episodes that were cut are credited with the value of where they were cut
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        if self.warmup < 0:
+            raise UsageError(f"warmup = {self.warmup}: must not be negative")
+        if not 0 <= self.explore <= 1:
+            raise UsageError(f"explore = {self.explore}: must be in [0, 1]")
+        if not -1 <= self.trust_needed <= 1:
+            raise UsageError(f"trust_needed = {self.trust_needed}: must be in [-1, 1] (-1 trusts always)")
+        if not 0 <= self.trust_decay < 1:
+            raise UsageError(f"trust_decay = {self.trust_decay}: must be in [0, 1)")
         for name in ("networks", "hidden", "n_steps", "replay"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} = {getattr(self, name)}: must be at least 1")
@@ -76,86 +91,115 @@ class Critic(Learned):
         if not 0 <= self.discount < 1:
             raise UsageError(f"discount = {self.discount}: must be in [0, 1)")
 
-    def start(self, p: int, n: int, seed: int) -> Memory:
-        memory = super().start(p, n, seed) | _named("replay.", replay.empty(p, n))
+    def start(self, policy: Policy, seed: int) -> Memory:
+        memory: Memory = {"trust": no_evidence()} | prefixed("replay.", replay.empty(policy))
         memory["fresh"] = np.zeros((), dtype=np.int64)  # rows of the last iteration
-        return memory | self._fresh_networks(p, n, seed, iteration=0)
+        return memory | self._new_networks(policy, seed, iteration=0)
 
-    def gradient(self, candidates: Candidates, memory: Memory) -> FloatArray:
+    def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
+        trust = correlation(memory["trust"])
+        g = self.gradient(proposal, memory)
+        size = float(np.linalg.norm(g))
+        predicted = along(proposal, g / size) if size > 0 else None
+        learned = trust >= self.trust_needed and proposal.iteration >= self.warmup
+        if predicted is not None and learned:
+            ranking = Ranking(self.choose(proposal, predicted), np.abs(predicted), predicted)
+        else:
+            ranking = yield from Random().rank(proposal, {})
+            ranking, learned = replace(ranking, predicted=predicted), False
+        accuracy = sign_accuracy(memory["trust"])
+        ranking.metrics.update(ranker_trust=trust, ranker_sign_accuracy=accuracy, ranker_learned=learned)
+        return ranking
+
+    def choose(self, proposal: Proposal, predicted: FloatArray) -> IntArray:
+        """The b directions to run, ascending: a share of them the first of all, whatever is predicted of them."""
+        b, done = proposal.b, proposal.iteration
+        random = int((done + 1) * b * self.explore) - int(done * b * self.explore)  # the share holds over iterations
+        chosen = top(np.abs(predicted), b - random)
+        rest = np.setdiff1d(np.arange(proposal.N), chosen, assume_unique=True)
+        return np.sort(np.concatenate([chosen, rest[:random]]))
+
+    def gradient(self, proposal: Proposal, memory: Memory) -> FloatArray:
+        """g (d,), up to a positive factor; 0 while nothing is known."""
         fresh = min(int(memory["fresh"]), len(memory["replay.state"]))
         if fresh == 0:
-            return np.zeros_like(candidates.M)
+            return np.zeros_like(proposal.theta)
         seen = memory["replay.state"][-fresh:]
-        z = _normalised(candidates, seen[:: -(-len(seen) // STATES)])
+        z = _normalised(proposal, seen[:: -(-len(seen) // STATES)])
         n = z.shape[1]
         with one_blas_thread():
-            G = network.input_gradient(part(memory, "q."), _would_do(candidates, z))[:, n:].T @ z
-        return G.astype(np.float64) / len(z)
+            per_action = networks.input_gradient(part(memory, "q."), _with_actions(proposal, z))[:, n:]
+            total = proposal.policy.pull_back(proposal.theta.astype(np.float32), z, per_action)
+        g: FloatArray = total.astype(np.float64) / len(z)
+        return g
 
-    def finish(self, memory: Memory, candidates: Candidates, pairs: Pairs) -> Pairs:
+    def finish(self, memory: Memory, proposal: Proposal, pairs: Pairs) -> Pairs:
         """The pairs, with what the critic expects after the cut added to the return of every episode that was cut."""
         unit = float(memory["unit"])
-        if not self.tails or unit == 0.0 or candidates.length == candidates.episodes.horizon:
+        if not self.tails or unit == 0.0 or proposal.length == proposal.episodes.horizon:
             return pairs
         run = pairs.rollouts.trajectories
-        z = _normalised(candidates, np.stack([t.last for t in run]).astype(np.float32))
+        z = _normalised(proposal, np.stack([t.last for t in run]).astype(np.float32))
         with one_blas_thread():
-            value = unit * network.forward(part(memory, "q."), _would_do(candidates, z))[2].mean(axis=(0, 2))
+            value = unit * networks.forward(part(memory, "q."), _with_actions(proposal, z))[2].mean(axis=(0, 2))
         value[[t.terminated for t in run]] = 0.0
         return replace(pairs, plus=pairs.plus + value[0::2], minus=pairs.minus + value[1::2])
 
-    def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
-        after = super().learn(memory, candidates, ranking, pairs)
-        new = self._rows(candidates, ranking.pairs or pairs)
-        after |= _named("replay.", replay.extend(part(memory, "replay."), new, self.replay))
+    def learn(self, memory: Memory, proposal: Proposal, ranking: Ranking, pairs: Pairs) -> Memory:
+        run = ranking.pairs or pairs  # all that were run
+        after = dict(memory)
+        if ranking.predicted is not None:
+            difference = run.plus - run.minus
+            after["trust"] = observe(memory["trust"], ranking.predicted[run.index], difference, self.trust_decay)
+        new = self._rows(proposal, run)
+        after |= prefixed("replay.", replay.extend(part(memory, "replay."), new, self.replay))
         after["fresh"] = np.array(sum(len(r["gain"]) for r in new), dtype=np.int64)
         return after
 
-    def lesson(self, memory: Memory, candidates: Candidates) -> CriticLesson:
-        return CriticLesson(self, memory, candidates)
+    def lesson(self, memory: Memory, proposal: Proposal) -> CriticLesson:
+        return CriticLesson(self, memory, proposal)
 
-    def _rows(self, candidates: Candidates, run: Pairs) -> list[Memory]:
+    def _rows(self, proposal: Proposal, run: Pairs) -> list[Memory]:
         """The new episodes as the replay keeps them."""
-        how = candidates.whitening, candidates.episodes.reward_shift, self.n_steps, self.discount
+        how = proposal.whitening, proposal.episodes.reward_shift, self.n_steps, self.discount
         with one_blas_thread():
-            trajectories = zip(run.rollouts.trajectories, candidates.weights_of(run), strict=True)
-            return [replay.rows(trajectory, W, *how) for trajectory, W in trajectories]
+            trajectories = zip(run.rollouts.trajectories, proposal.thetas_of(run), strict=True)
+            return [replay.rows(trajectory, proposal.policy, theta, *how) for trajectory, theta in trajectories]
 
-    def train(self, memory: Memory, candidates: Candidates) -> Memory:
+    def train(self, memory: Memory, proposal: Proposal) -> Memory:
         """The networks after this iteration's updates."""
         q, slow, first, second = (
             {name: value.copy() for name, value in part(memory, f"{which}.").items()} for which in NETWORKS
         )
         state, action, boot, ahead = (memory[f"replay.{name}"] for name in ("state", "action", "boot", "ahead"))
         gain, unit = self.in_units(memory)
-        drawn = self.draws(memory, candidates)
+        drawn = self.draws(memory, proposal)
         step = int(memory["step"])
         for first_update in range(0, len(drawn), CHUNK):
             at = drawn[first_update : first_update + CHUNK]
-            done = np.concatenate([_normalised(candidates, state[at]), action[at]], axis=2)
-            after = _would_do(candidates, _normalised(candidates, state[at + ahead[at]]))
+            done = np.concatenate([_normalised(proposal, state[at]), action[at]], axis=2)
+            after = _with_actions(proposal, _normalised(proposal, state[at + ahead[at]]))
             for i, x in enumerate(done):
-                y = gain[at[i], None] + boot[at[i], None] * network.forward(slow, after[i])[2]
+                y = gain[at[i], None] + boot[at[i], None] * networks.forward(slow, after[i])[2]
                 step += 1
-                size = network.step_size(self.critic_rate, step)
-                network.adam(q, network.squared_error_gradient(q, x, y), first, second, size)
-                network.follow(slow, q, SLOW)
-        return self.judged((q, slow, first, second), step, unit, candidates)
+                size = networks.step_size(self.critic_rate, step)
+                networks.adam(q, networks.squared_error_gradient(q, x, y), first, second, size)
+                networks.follow(slow, q, SLOW)
+        return self.outcome((q, slow, first, second), step, unit, proposal)
 
-    def draws(self, memory: Memory, candidates: Candidates) -> IntArray:
+    def draws(self, memory: Memory, proposal: Proposal) -> IntArray:
         """The rows that each update of this iteration learns from, (updates, BATCH)."""
         starts = np.flatnonzero(memory["replay.ahead"])
         updates = math.ceil(self.passes * min(int(memory["fresh"]), len(starts)) / BATCH)
-        seed, iteration = candidates.directions.seed, candidates.directions.iteration
+        seed, iteration = proposal.directions.seed, proposal.iteration
         random = Generator(philox(seed, Purpose.CRITIC, iteration, 1))
         rows: IntArray = starts[random.integers(len(starts), size=(updates, BATCH))]
         return rows
 
-    def judged(self, nets: Sequence[Memory], step: int, unit: float, candidates: Candidates) -> Memory:
-        """Networks, slow copies and moments as the memory holds them; a critic that diverged begins anew."""
+    def outcome(self, nets: Sequence[Memory], step: int, unit: float, proposal: Proposal) -> Memory:
+        """Networks, slow copies and moments as the memory holds them; a critic that diverged is drawn anew."""
         if not all(np.isfinite(value).all() for value in nets[0].values()):
-            p, n = candidates.M.shape
-            return self._fresh_networks(p, n, candidates.directions.seed, candidates.directions.iteration + 1)
+            return self._new_networks(proposal.policy, proposal.directions.seed, proposal.iteration + 1)
         return _networks(nets, step, unit)
 
     def in_units(self, memory: Memory) -> tuple[NDArray[Any], float]:
@@ -172,9 +216,10 @@ class Critic(Learned):
         unit = UNIT * float(rate.std()) + 1e-6
         return np.asarray((gain - usual * weight) / unit, dtype=np.float32), unit
 
-    def _fresh_networks(self, p: int, n: int, seed: int, iteration: int) -> Memory:
-        q = network.draw(Generator(philox(seed, Purpose.CRITIC, iteration)), self.networks, n + p, self.hidden)
-        return _networks((q, q, network.zeros_like(q), network.zeros_like(q)), 0, 0.0)
+    def _new_networks(self, policy: Policy, seed: int, iteration: int) -> Memory:
+        random = Generator(philox(seed, Purpose.CRITIC, iteration))
+        q = networks.draw(random, self.networks, policy.n + policy.p, self.hidden)
+        return _networks((q, q, networks.zeros_like(q), networks.zeros_like(q)), 0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -183,11 +228,22 @@ class CriticLesson(Lesson):
 
     critic: Critic
     memory: Memory  # with the iteration's own transitions
-    candidates: Candidates
+    proposal: Proposal
+
+    @property
+    def batch_key(self) -> Hashable:
+        return self.critic, self.proposal.policy
+
+    @classmethod
+    def carry_out_together(cls, lessons: Sequence[Self], owners: Sequence[object], device: str) -> list[Memory]:
+        from offrank.algorithms.learning.batched import trainer_on
+
+        trainer = trainer_on(device)
+        return trainer.train(lessons, owners) if trainer else super().carry_out_together(lessons, owners, device)
 
     def carry_out(self) -> Memory:
-        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what diverges is found out at the end
-            return self.critic.train(self.memory, self.candidates)
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what diverges is found at the end
+            return self.critic.train(self.memory, self.proposal)
 
 
 NETWORKS = ("q", "slow", "first", "second")  # the networks, their slow copies, Adam's two moments
@@ -197,20 +253,22 @@ def _networks(nets: Sequence[Memory], step: int, unit: float) -> Memory:
     """As the memory holds them. `unit`: reward in a unit of their value; 0: they have not learned yet."""
     out: Memory = {"step": np.array(step, dtype=np.int64), "unit": np.array(unit)}
     for which, arrays in zip(NETWORKS, nets, strict=True):
-        out |= _named(f"{which}.", arrays)
+        out |= prefixed(f"{which}.", arrays)
     return out
 
 
-def _normalised(candidates: Candidates, states: Floats) -> Floats:
-    whitening = candidates.whitening
+def _normalised(proposal: Proposal, states: Floats) -> Floats:
+    whitening = proposal.whitening
     z = (states - whitening.mean.astype(np.float32)) * whitening.scale.astype(np.float32)
     return np.clip(z, -OUTLIER, OUTLIER, out=z)
 
 
-def _would_do(candidates: Candidates, z: Floats) -> Floats:
+def _with_actions(proposal: Proposal, z: Floats) -> Floats:
     """Normalised states (..., n) and the current policy's actions there, side by side."""
-    return np.concatenate([z, z @ candidates.M.T.astype(np.float32)], axis=-1)
+    return np.concatenate([z, proposal.policy.act_together(proposal.theta.astype(np.float32), z)], axis=-1)
 
 
-def _named(prefix: str, arrays: Memory) -> Memory:
-    return {prefix + name: value for name, value in arrays.items()}
+def along(proposal: Proposal, g: FloatArray) -> FloatArray:
+    """<g, delta> of every direction, (N,), a block of directions at a time."""
+    with one_blas_thread():
+        return np.concatenate([delta @ g for delta in proposal.directions.blocks()])

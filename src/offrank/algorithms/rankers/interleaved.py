@@ -12,25 +12,27 @@ from typing import ClassVar
 
 import numpy as np
 
+from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.rankers.base import Ranking
 from offrank.algorithms.rankers.kernel import Kernel
 from offrank.algorithms.rankers.on_policy import OnPolicy
 from offrank.core.arithmetic import concordance
 from offrank.core.arrays import Memory
-from offrank.core.candidates import Asking, Candidates, Pairs
 from offrank.core.errors import UsageError
+from offrank.core.policy import Policy
+from offrank.core.work import Asking
 
 
 @dataclass(frozen=True)
 class Mixed(Kernel):
     """Base: each iteration ranks either by the kernel or on-policy, all N pairs run."""
 
-    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
-        on_policy = self.on_policy_now(candidates.directions.iteration, memory)
+    def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
+        on_policy = self.on_policy_now(proposal.iteration, memory)
         if on_policy:
-            ranking = yield from OnPolicy().rank(candidates, memory)
+            ranking = yield from OnPolicy().rank(proposal, memory)
         else:
-            ranking = yield from Kernel.rank(self, candidates, memory)
+            ranking = yield from Kernel.rank(self, proposal, memory)
         ranking.metrics["on_policy"] = on_policy
         return ranking
 
@@ -78,7 +80,7 @@ class Adaptive(Mixed):
         if self.patience < 1:
             raise UsageError(f"patience = {self.patience}: must be at least 1")
 
-    def start(self, p: int, n: int, seed: int) -> Memory:
+    def start(self, policy: Policy, seed: int) -> Memory:
         # off-policy iterations are believed until they have been seen to fail
         return {
             "tau": np.ones(()),
@@ -91,15 +93,15 @@ class Adaptive(Mixed):
     def on_policy_now(self, iteration: int, memory: Memory) -> bool:
         return bool(memory["fall_back"])
 
-    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
-        ranking = yield from super().rank(candidates, memory)
+    def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
+        ranking = yield from super().rank(proposal, memory)
         trusted = not ranking.metrics["on_policy"]
         ranking.metrics.update(
             ranker_trust=float(memory["tau"]), ranker_learned=trusted, stalled=int(memory["stalled"])
         )
         return ranking
 
-    def learn(self, memory: Memory, candidates: Candidates, ranking: Ranking, pairs: Pairs) -> Memory:
+    def learn(self, memory: Memory, proposal: Proposal, ranking: Ranking, pairs: Pairs) -> Memory:
         tau, progress, average = (float(memory[k]) for k in ("tau", "progress", "average"))
         stalled, was_on_policy = int(memory["stalled"]), bool(memory["fall_back"])
         decay = self.memory_decay

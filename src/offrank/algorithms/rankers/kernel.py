@@ -16,12 +16,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers.base import Ranker, Ranking, top
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, Memory
-from offrank.core.candidates import Asking, Candidates
 from offrank.core.errors import UsageError
 from offrank.core.rollouts import Rollouts
+from offrank.core.work import Asking
 
 CHUNK = 16  # directions scored in one product: fixed, so that the bits are
 
@@ -31,48 +32,44 @@ class Behaviour(Ranker):
     """Base of the rankers that look at rollouts of the unperturbed policy."""
 
     needs_continuous_actions: ClassVar[bool] = True
+    preset: ClassVar[str | None] = "kernel"  # the paper's n_b and h
 
-    n_behaviour: int = 1  # n_b, rollouts of the unperturbed policy an iteration
+    n_behaviour: int = 1  # n_b, rollouts of the unperturbed policy per iteration
 
     def __post_init__(self) -> None:
         if self.n_behaviour < 1:
-            raise UsageError(
-                f"n_behaviour = {self.n_behaviour}: at least one behaviour rollout is needed "
-                "(the ranker `reuse` needs none: it looks at the last iteration's own episodes)"
-            )
+            raise UsageError(f"n_behaviour = {self.n_behaviour}: at least one behaviour rollout is needed")
 
 
 @dataclass(frozen=True)
 class Kernel(Behaviour):
-    """OP-ARS's ranker: n_b + 2b episodes an iteration."""
+    """OP-ARS's ranker: n_b + 2b episodes per iteration."""
 
     name: ClassVar[str] = "kernel"
 
     bandwidth: float = 0.5  # h
-    relative_bandwidth: bool = False  # h in units of the median action change, whatever the task's scale
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.bandwidth > 0:
             raise UsageError(f"bandwidth = {self.bandwidth}: must be positive")
 
-    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
-        behaviour = yield from candidates.behave(self.n_behaviour)
-        Q = rewards_to_come(behaviour, candidates.episodes.reward_shift)
-        z = normalised_states(candidates, behaviour)
-        h = self.bandwidth * (median_change(candidates, z) if self.relative_bandwidth else 1.0)
-        f = kernel_scores(candidates, z, Q, h)
+    def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
+        behaviour = yield from proposal.behave(self.n_behaviour)
+        Q = rewards_to_come(behaviour, proposal.episodes.reward_shift)
+        z = normalised_states(proposal, behaviour)
+        f = kernel_scores(proposal, z, Q, self.bandwidth)
         return Ranking(
-            chosen=top(f, candidates.b),
+            chosen=top(f, proposal.b),
             scores=f,
             behaviour=behaviour,
-            metrics={"q_mean": float(Q.mean()), "q_negative": float((Q < 0).mean()), "h": h},
+            metrics={"q_mean": float(Q.mean()), "q_negative": float((Q < 0).mean()), "h": self.bandwidth},
         )
 
 
-def normalised_states(candidates: Candidates, behaviour: Rollouts) -> FloatArray:
+def normalised_states(proposal: Proposal, behaviour: Rollouts) -> FloatArray:
     """z_t of all behaviour transitions, (N_d, n): the states as the policy acted on them."""
-    return candidates.whitening(np.concatenate([t.observations for t in behaviour.trajectories]))
+    return proposal.whitening(np.concatenate([t.observations for t in behaviour.trajectories]))
 
 
 def rewards_to_come(behaviour: Rollouts, reward_shift: float) -> FloatArray:
@@ -82,25 +79,35 @@ def rewards_to_come(behaviour: Rollouts, reward_shift: float) -> FloatArray:
     return np.concatenate([np.cumsum((r - eta)[::-1])[::-1] for r in rewards])
 
 
-def kernel_scores(candidates: Candidates, z: FloatArray, Q: FloatArray, h: float) -> FloatArray:
+def kernel_scores(proposal: Proposal, z: FloatArray, Q: FloatArray, h: float) -> FloatArray:
     """f of every direction, (N,), from z (N_d, n) and Q (N_d,)."""
     with one_blas_thread():
-        return np.concatenate([np.exp(-change / h**2) @ Q for change in action_changes(candidates, z)]) / len(Q)
+        return np.concatenate([np.exp(-change / h**2) @ Q for change in action_changes(proposal, z)]) / len(Q)
 
 
-def median_change(candidates: Candidates, z: FloatArray) -> float:
-    """Median of ||nu delta z|| over states and the first directions: a scale for h that needs no grid."""
-    with one_blas_thread():
-        return float(np.sqrt(np.median(next(action_changes(candidates, z))))) or 1.0
+def action_changes(proposal: Proposal, z: FloatArray) -> Iterator[FloatArray]:
+    """Squared change of the action that each direction makes at each state, CHUNK directions at a time as (CHUNK, N_d).
+
+    ||nu delta_k z_t||^2 for a linear policy, the same for both signs; for any other the mean of the two signs' changes.
+    """
+    changes = _linear_changes if proposal.policy.is_linear else _changes
+    for first in range(0, proposal.N, CHUNK):
+        delta = proposal.directions.take(np.arange(first, min(first + CHUNK, proposal.N)))
+        yield changes(proposal, z, delta)
 
 
-def action_changes(candidates: Candidates, z: FloatArray) -> Iterator[FloatArray]:
-    """||nu delta_k z_t||^2 for each direction and state, CHUNK directions at a time as (CHUNK, N_d)."""
-    live = np.flatnonzero(candidates.whitening.scale)  # z is 0 in the features that are switched off
-    zT = candidates.scale * z[:, live].T
-    p = candidates.M.shape[0]
-    for first in range(0, candidates.N, CHUNK):
-        delta = candidates.directions.take(np.arange(first, min(first + CHUNK, candidates.N)))
-        change = delta[:, :, live].reshape(-1, len(live)) @ zT
-        np.square(change, out=change)
-        yield change.reshape(-1, p, len(z)).sum(axis=1)
+def _linear_changes(proposal: Proposal, z: FloatArray, delta: FloatArray) -> FloatArray:
+    m, n, p = len(delta), proposal.policy.n, proposal.policy.p
+    live = np.flatnonzero(proposal.whitening.scale)  # z is 0 in the features that are switched off
+    change = delta.reshape(m, p, n)[:, :, live].reshape(m * p, len(live)) @ (proposal.scale * z[:, live].T)
+    np.square(change, out=change)
+    total: FloatArray = change.reshape(m, p, len(z)).sum(axis=1)
+    return total
+
+
+def _changes(proposal: Proposal, z: FloatArray, delta: FloatArray) -> FloatArray:
+    policy, theta, step = proposal.policy, proposal.theta, proposal.scale * delta
+    now = policy.act_together(theta, z)
+    plus, minus = (np.square(policy.act_together(moved, z) - now).sum(axis=2) for moved in (theta + step, theta - step))
+    mean: FloatArray = (plus + minus) / 2
+    return mean

@@ -11,17 +11,18 @@ from typing import ClassVar
 
 import numpy as np
 
+from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers.base import Ranker, Ranking, top
 from offrank.core.arrays import Memory
-from offrank.core.candidates import Asking, Candidates
+from offrank.core.work import Asking
 
 
 @dataclass(frozen=True)
 class OnPolicy(Ranker):
-    """2N episodes an iteration, all counted in the state statistics; 2b of them move the policy."""
+    """2N episodes per iteration, all counted in the state statistics; 2b of them move the policy."""
 
     name: ClassVar[str] = "on-policy"
 
-    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
-        pairs = yield from candidates.evaluate(np.arange(candidates.N))
-        return Ranking(chosen=top(pairs.best, candidates.b), scores=pairs.best, pairs=pairs)
+    def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
+        pairs = yield from proposal.evaluate(np.arange(proposal.N))
+        return Ranking(chosen=top(pairs.best, proposal.b), scores=pairs.best, pairs=pairs)

@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.strategies.base import Strategy, return_deviation
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, Memory, Metrics
-from offrank.core.candidates import Candidates, Pairs
 from offrank.core.errors import UsageError, did_you_mean
 
 # form: (steps divided by sigma_R, states normalised, only the top b used)
@@ -30,7 +30,7 @@ FORMS = {
 
 @dataclass(frozen=True)
 class ARS(Strategy):
-    """M += alpha / (b sigma_R) * sum over the top b of (r+ - r-) delta; with momentum, its running average instead."""
+    """theta += alpha / (b sigma_R) * sum over the top b of (r+ - r-) delta; with momentum its running average."""
 
     name: ClassVar[str] = "ars"
 
@@ -54,18 +54,18 @@ class ARS(Strategy):
     def normalises(self) -> bool:
         return FORMS[self.form][1]
 
-    def memory(self, p: int, n: int) -> Memory:
-        return {"average": np.zeros((p, n))} if self.momentum else {}
+    def memory(self, d: int) -> Memory:
+        return {"average": np.zeros(d)} if self.momentum else {}
 
-    def update(self, candidates: Candidates, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
+    def update(self, proposal: Proposal, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
         alpha, b, sigma_R = self.step_size, len(used.index), return_deviation(used)
         if sigma_R == 0.0:  # equal returns carry no information, and give no step
-            return candidates.M, memory, {"sigma_R": sigma_R}
+            return proposal.theta, memory, {"sigma_R": sigma_R}
         scaled_by = sigma_R if FORMS[self.form][0] else 1.0
-        delta = candidates.directions.take(used.index)
+        delta = proposal.directions.take(used.index)
         with one_blas_thread():
             total = np.tensordot(used.plus - used.minus, delta, axes=1)
         if self.momentum:
             total = self.momentum * memory["average"] + (1 - self.momentum) / (b * scaled_by) * total
-            return candidates.M + alpha * total, {"average": total}, {"sigma_R": sigma_R}
-        return candidates.M + alpha / (b * scaled_by) * total, memory, {"sigma_R": sigma_R}
+            return proposal.theta + alpha * total, {"average": total}, {"sigma_R": sigma_R}
+        return proposal.theta + alpha / (b * scaled_by) * total, memory, {"sigma_R": sigma_R}

@@ -11,10 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.strategies.base import Strategy, return_deviation
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, Memory, Metrics
-from offrank.core.candidates import Candidates, Pairs
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class ES(Strategy):
         self._check("not negative", lambda value: value >= 0, "weight_decay")
         self._check("in [0, 1)", lambda value: 0 <= value < 1, "beta1", "beta2")
 
-    def memory(self, p: int, n: int) -> Memory:
-        return {"m": np.zeros((p, n)), "v": np.zeros((p, n)), "t": np.zeros((), dtype=np.int64)}
+    def memory(self, d: int) -> Memory:
+        return {"m": np.zeros(d), "v": np.zeros(d), "t": np.zeros((), dtype=np.int64)}
 
-    def update(self, candidates: Candidates, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
-        theta, b = candidates.M, len(used.index)
+    def update(self, proposal: Proposal, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
+        theta, b = proposal.theta, len(used.index)
         shaped = centred_ranks(np.concatenate([used.plus, used.minus]))
-        eps = candidates.directions.take(used.index)
+        eps = proposal.directions.take(used.index)
         with one_blas_thread():
             total = np.tensordot(shaped[:b] - shaped[b:], eps, axes=1)
         g = total / (2 * b) - self.weight_decay * theta

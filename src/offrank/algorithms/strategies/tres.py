@@ -21,10 +21,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.strategies.base import Strategy, return_deviation
 from offrank.core.arithmetic import in_threads
 from offrank.core.arrays import FloatArray, Memory, Metrics
-from offrank.core.candidates import Candidates, Pairs
 from offrank.core.errors import OffrankError
 
 CHUNK = 128  # dimensions at a time: they do not interact, and so few stay in the cache for all K epochs
@@ -45,13 +45,13 @@ class TRES(Strategy):
         self._check("positive", lambda value: value > 0, "learning_rate", "clip")
         self._check("at least 1", lambda value: value >= 1, "epochs")
 
-    def update(self, candidates: Candidates, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
-        theta, sigma, sigma_R = candidates.M, candidates.scale, return_deviation(used)
+    def update(self, proposal: Proposal, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
+        theta, sigma, sigma_R = proposal.theta, proposal.scale, return_deviation(used)
         if sigma_R == 0.0:  # equal returns carry no information, and give no step
             return theta, memory, {"sigma_R": sigma_R, "clipped": 0.0}
         mean = np.mean([used.plus, used.minus])
         V_plus, V_minus = (used.plus - mean) / sigma_R, (used.minus - mean) / sigma_R
-        eps = candidates.directions.take(used.index).reshape(len(used.index), -1)
+        eps = proposal.directions.take(used.index)
 
         w = np.zeros(eps.shape[1])
 
@@ -70,7 +70,7 @@ class TRES(Strategy):
                 f"({self.learning_rate:g} and {sigma:g})"
             )
         metrics = {"sigma_R": sigma_R, "clipped": clipped / (2 * eps.size), "trust": float(np.sqrt(np.mean(w * w)))}
-        return theta + sigma * w.reshape(theta.shape), memory, metrics
+        return theta + sigma * w, memory, metrics
 
 
 def clip_gradient(

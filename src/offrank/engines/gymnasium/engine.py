@@ -21,17 +21,18 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
-from offrank.core.errors import EngineError, EpisodeError, OffrankError
+from offrank.core.arithmetic import usable_cpus
+from offrank.core.errors import EpisodeError, OffrankError
 from offrank.core.rollouts import Request
 from offrank.engines.base import Engine
 from offrank.engines.gymnasium.stage import EnvFactory, Stage
 from offrank.engines.gymnasium.worker import Job, Outcome, Setup
 
-ATTEMPTS = 3  # how often an episode may take its worker down before the run stops
+ATTEMPTS = 3  # how often an episode may take its worker down before its request fails
 
 
 class GymnasiumEngine(Engine):
-    """Runs episodes in `workers` processes (None: one a CPU; 0: in this process).
+    """Runs episodes in `workers` processes (None: one per CPU; 0: in this process).
 
     An environment object, rather than a constructor of one, is always run in this process.
     """
@@ -42,8 +43,8 @@ class GymnasiumEngine(Engine):
         super().__init__()
         given = isinstance(env, gym.Env)
         self._stage = Stage(env if isinstance(env, gym.Env) else env(), clip_actions)
-        self.info = self._stage.info
-        self._count = 0 if given else (os.cpu_count() or 1) if workers is None else workers
+        self.space = self._stage.space
+        self._count = 0 if given else usable_cpus() if workers is None else workers
         if self._count and not isinstance(env, gym.Env):
             self._setup = Setup(cloudpickle.dumps(env), clip_actions)
             self._stage.env.close()
@@ -81,8 +82,7 @@ class GymnasiumEngine(Engine):
                 key = self._waiting.popleft()
                 job = self._job(key)
                 try:
-                    episode = self._stage.run(job.weights, job.whitening, job.seed, job.horizon, job.keep)
-                    self._finish(*key, episode)
+                    self._finish(*key, job.run(self._stage))
                 except EpisodeError as error:
                     self._fail(key[0], error)
             if end is not None and time.perf_counter() > end:
@@ -90,7 +90,8 @@ class GymnasiumEngine(Engine):
 
     def _job(self, key: tuple[int, int]) -> Job:
         request, i = self._open[key[0]][0], key[1]
-        return Job(key, request.weights(i), request.whitening, int(request.seeds[i]), request.horizon, request.keep)
+        seed = int(request.seeds[i])
+        return Job(key, request.policy, request.theta(i), request.whitening, seed, request.horizon, request.keep)
 
     def _hand_out(self) -> None:
         """Give waiting episodes to idle workers, starting workers as long as there is work for them."""
@@ -109,7 +110,7 @@ class GymnasiumEngine(Engine):
         except queue.Empty:
             return
         if outcome is None:
-            self._bury(worker)
+            self._remove_dead(worker)
         elif isinstance(outcome.result, EpisodeError):
             worker.job = None
             self._fail(outcome.key[0], outcome.result)
@@ -119,7 +120,7 @@ class GymnasiumEngine(Engine):
             worker.job = None
             self._finish(*outcome.key, outcome.result)
 
-    def _bury(self, worker: _Worker) -> None:
+    def _remove_dead(self, worker: _Worker) -> None:
         """Put the episode of a dead worker back in front of the queue."""
         if worker in self._workers:
             self._workers.remove(worker)
@@ -128,9 +129,9 @@ class GymnasiumEngine(Engine):
             return
         self._failures[job.key] += 1
         if self._failures[job.key] >= ATTEMPTS:
-            raise EngineError(
-                f"a worker process died {ATTEMPTS} times in the episode with seed {job.seed} (exit status {status})"
-            )
+            what = f"a worker process died {ATTEMPTS} times in it (exit status {status})"
+            self._fail(job.key[0], EpisodeError(what, job.seed, None))
+            return
         self._waiting.appendleft(job.key)
 
 

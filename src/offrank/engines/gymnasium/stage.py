@@ -1,4 +1,4 @@
-"""One Gymnasium environment, driven by linear policies: spaces, flattening, clipping, checks."""
+"""One Gymnasium environment, driven by policies: spaces, flattening, clipping, checks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces.utils import flatten, flatten_space
 
-from offrank.core.arithmetic import act
 from offrank.core.arrays import FloatArray
 from offrank.core.errors import EpisodeError, UsageError, did_you_mean
 from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode, Trajectory, check_finite
-from offrank.engines.base import EnvInfo
+from offrank.core.space import Space
 from offrank.tasks import NATIVE
 from offrank.tasks.environment import register
 
@@ -74,9 +74,9 @@ class Stage:
             shape = action.shape if len(action.shape) != 1 else None
             dtype = str(action.dtype) if clip_actions else "float64"  # raw actions are not rounded
             size = int(np.prod(action.shape))
-            self.info = EnvInfo(obs_dim, size, horizon, low=bounds[0], high=bounds[1], shape=shape, dtype=dtype)
+            self.space = Space(obs_dim, size, horizon, low=bounds[0], high=bounds[1], shape=shape, dtype=dtype)
         elif isinstance(action, gym.spaces.Discrete):
-            self.info = EnvInfo(obs_dim, int(action.n), horizon, discrete=True, first=int(action.start))
+            self.space = Space(obs_dim, int(action.n), horizon, discrete=True, first=int(action.start))
         else:
             raise UsageError(f"action space {action} is not supported: it must be a Box or Discrete")
 
@@ -87,22 +87,24 @@ class Stage:
 
     def action(self, output: FloatArray) -> Any:
         """A policy's output (p,) as the environment's action."""
-        if self.info.discrete:
-            return int(np.argmax(output)) + self.info.first
+        if self.space.discrete:
+            return int(np.argmax(output)) + self.space.first
         output = output.reshape(self._action_space.shape)
         if not self._clip:
             return output  # raw, in float64: rounding it would change the episode
         return np.clip(output, *self._bounds).astype(self._action_space.dtype)
 
-    def run(self, weights: FloatArray, whitening: Whitening, seed: int, horizon: int, keep: bool) -> Episode:
-        """One whole episode of the linear policy."""
+    def run(
+        self, policy: Policy, theta: FloatArray, whitening: Whitening, seed: int, horizon: int, keep: bool
+    ) -> Episode:
+        """One whole episode of a policy."""
         observations, rewards, terminated = [], [], False
         step = -1
         try:
             raw, _ = self.env.reset(seed=seed)
             observation = self.observation(raw)
             for step in range(horizon):
-                output = act(weights[None], whitening(observation)[None])[0]
+                output = policy.act(theta, whitening(observation))
                 if not np.isfinite(output).all():
                     check_finite(observation[None], np.zeros(1), seed)
                     raise EpisodeError("non-finite action", seed, step)

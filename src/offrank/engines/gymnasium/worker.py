@@ -17,6 +17,7 @@ import cloudpickle
 from offrank.core.arrays import FloatArray
 from offrank.core.errors import OffrankError, UsageError
 from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode
 from offrank.engines.gymnasium.stage import Stage, one_line
 
@@ -34,11 +35,15 @@ class Job:
     """One episode to run."""
 
     key: tuple[int, int]  # (ticket, episode)
-    weights: FloatArray
+    policy: Policy
+    theta: FloatArray
     whitening: Whitening
     seed: int
     horizon: int
     keep: bool
+
+    def run(self, stage: Stage) -> Episode:
+        return stage.run(self.policy, self.theta, self.whitening, self.seed, self.horizon, self.keep)
 
 
 @dataclass(frozen=True)
@@ -72,9 +77,7 @@ def main() -> None:
         else:
             assert stage is not None
             try:
-                result: Episode | OffrankError = stage.run(
-                    message.weights, message.whitening, message.seed, message.horizon, message.keep
-                )
+                result: Episode | OffrankError = message.run(stage)
             except OffrankError as error:
                 result = error
             answer = Outcome(message.key, result)

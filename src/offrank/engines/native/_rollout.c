@@ -1,4 +1,4 @@
-/* One whole episode of a linear policy in a MuJoCo simulation, without returning to Python.
+/* One whole episode of a policy in a MuJoCo simulation, without returning to Python.
  *
  * Nothing here depends on MuJoCo's headers or Python's: the caller passes the address of mj_step, of the model and the
  * data, and of the fields that the task reads. Called through ctypes, which releases the GIL, so that Python threads run
@@ -41,9 +41,16 @@ typedef struct {
   const volatile int64_t *over;  /* other than 0: nobody waits for this episode any more */
 } World;
 
+typedef struct {      /* y = W x + S z + c, or tanh of it; x is the output of the layer before, z the policy's input */
+  const double *weights;         /* (inputs, outputs): transposed, so that no inner loop needs an order of summation */
+  const double *skip;            /* S, (n, outputs), or null */
+  const double *bias;            /* c, (outputs), or null */
+  int64_t inputs, outputs, squashes;
+} Layer;
+
 enum { HORIZON = 0, TERMINATED = 1, DIVERGED = 2, BAD_REWARD = 3, BAD_OBSERVATION = 4, STOPPED = 5 };
 
-int64_t offrank_world_size(void) { return (int64_t)sizeof(World); }
+int64_t offrank_layout(void) { return (int64_t)(1000 * sizeof(World) + sizeof(Layer)); }
 
 static int observe(const World *w, double *out) {
   int finite = 1;
@@ -78,16 +85,49 @@ static int healthy(const World *w) {
   return 1;
 }
 
+/* out += matrix^T x over the columns `at`, or over all of them where that is null */
+static void add_product(const double *matrix, const double *x, const int64_t *at, int64_t count, int64_t outputs,
+                        double *out) {
+  for (int64_t k = 0; k < count; k++) {
+    const int64_t j = at ? at[k] : k;
+    const double xj = x[j];
+    const double *column = matrix + j * outputs;
+    for (int64_t i = 0; i < outputs; i++) out[i] += column[i] * xj;
+  }
+}
+
+/* The policy's action at z, into ctrl. live: the features that are not switched off; z is 0 in the others.
+ * hidden: two buffers, each as long as the widest layer. */
+static void act(const Layer *layers, int64_t n_layers, const double *z, const int64_t *live, int64_t n_live,
+                double *hidden, int64_t widest, double *ctrl) {
+  const double *x = z;
+  for (int64_t k = 0; k < n_layers; k++) {
+    const Layer *layer = &layers[k];
+    double *y = k + 1 == n_layers ? ctrl : hidden + (k % 2) * widest;
+    for (int64_t i = 0; i < layer->outputs; i++) y[i] = layer->bias ? layer->bias[i] : 0.0;
+    add_product(layer->weights, x, k ? NULL : live, k ? layer->inputs : n_live, layer->outputs, y);
+    if (layer->skip) add_product(layer->skip, z, live, n_live, layer->outputs, y);
+    if (layer->squashes)
+      for (int64_t i = 0; i < layer->outputs; i++) y[i] = tanh(y[i]);
+    x = y;
+  }
+}
+
 /* Runs until the horizon, a fall, or something that cannot be trusted. The simulation has been put into its start state.
  *
- * weights: (n, p), transposed so that the inner loop needs no particular order of summation.
+ * layers: of the policy; widest: outputs of its widest one.
+ * scratch: n + 2 widest numbers, and live: n more, which nobody else uses meanwhile.
  * seen: (horizon + 1, n), the observations acted on and the one the last step led to.
  * rewards: (horizon).
  * Returns the number of steps taken; *status says why it stopped. */
-int64_t offrank_episode(const World *w, const double *weights, const double *mean, const double *scale, int64_t horizon,
-                     double *seen, double *rewards, int64_t *status) {
+int64_t offrank_episode(const World *w, const Layer *layers, int64_t n_layers, int64_t widest, const double *mean,
+                        const double *scale, double *scratch, int64_t *live, int64_t horizon, double *seen,
+                        double *rewards, int64_t *status) {
   const int64_t n = w->n, p = w->p;
-  double *ctrl = w->ctrl;
+  double *ctrl = w->ctrl, *z = scratch;
+  int64_t n_live = 0;
+  for (int64_t j = 0; j < n; j++)
+    if (scale[j] != 0.0) live[n_live++] = j;
   *status = observe(w, seen) ? HORIZON : BAD_OBSERVATION;
   if (*status != HORIZON) return 0;
   double before = position(w);
@@ -97,13 +137,8 @@ int64_t offrank_episode(const World *w, const double *weights, const double *mea
       return t;
     }
     const double *observation = seen + t * n;
-    for (int64_t i = 0; i < p; i++) ctrl[i] = 0.0;
-    for (int64_t j = 0; j < n; j++) {
-      if (scale[j] == 0.0) continue; /* switched off: z is 0 */
-      const double z = (observation[j] - mean[j]) * scale[j];
-      const double *column = weights + j * p;
-      for (int64_t i = 0; i < p; i++) ctrl[i] += column[i] * z;
-    }
+    for (int64_t k = 0; k < n_live; k++) z[live[k]] = (observation[live[k]] - mean[live[k]]) * scale[live[k]];
+    act(layers, n_layers, z, live, n_live, scratch + n, widest, ctrl);
     double cost = 0.0;
     for (int64_t i = 0; i < p; i++) cost += ctrl[i] * ctrl[i];
     for (int64_t k = 0; k < w->frame_skip; k++) w->mj_step(w->model, w->data);

@@ -8,7 +8,6 @@ episode's arithmetic is its own: results do not depend on threads or company.
 from __future__ import annotations
 
 import ctypes
-import os
 import queue
 import threading
 import time
@@ -22,9 +21,14 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from offrank.core.arithmetic import usable_cpus
+from offrank.core.arrays import FloatArray
 from offrank.core.errors import EngineError, EpisodeError
+from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode, Request, Trajectory
-from offrank.engines.base import Engine, EnvInfo
+from offrank.core.space import Space
+from offrank.engines.base import Engine
 from offrank.tasks.locomotion import Task
 from offrank.tasks.models import DIVERGED, quiet_mujoco
 
@@ -37,6 +41,13 @@ class _Piece(ctypes.Structure):
 
 class _Bound(ctypes.Structure):
     _fields_ = [("at", _Address), ("low", _Real), ("high", _Real), ("closed", _Int)]
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *[(name, _Address) for name in ("weights", "skip", "bias")],
+        *[(name, _Int) for name in ("inputs", "outputs", "squashes")],
+    ]
 
 
 class _World(ctypes.Structure):
@@ -69,13 +80,13 @@ def _compiled() -> Any:
     try:
         library = ctypes.CDLL(spec.origin)
         function = library.offrank_episode
-        library.offrank_world_size.restype = _Int
-        if library.offrank_world_size() != ctypes.sizeof(_World):
+        library.offrank_layout.restype = _Int
+        if library.offrank_layout() != 1000 * ctypes.sizeof(_World) + ctypes.sizeof(_Layer):
             return None  # built from another version of the source
     except (OSError, AttributeError):
         return None
     function.restype = _Int
-    function.argtypes = [_Address] * 4 + [_Int] + [_Address] * 3
+    function.argtypes = [_Address] * 2 + [_Int] * 2 + [_Address] * 4 + [_Int] + [_Address] * 3
     return function
 
 
@@ -105,8 +116,8 @@ class MujocoEngine(Engine):
         super().__init__()
         self.task = task
         self._simulation = simulation or Simulation
-        self.info = EnvInfo(task.obs_dim, task.act_dim, task.horizon)
-        self._threads = threads or os.cpu_count() or 1
+        self.space = Space(task.obs_dim, task.act_dim, task.horizon)
+        self._threads = threads or usable_cpus()
         self._round = _Round()
         self._workers: list[threading.Thread] = []
 
@@ -192,36 +203,67 @@ class Simulation:
         if len(self._rewards) < horizon:
             self._seen, self._rewards = np.empty((horizon + 1, task.obs_dim)), np.empty(horizon)
         self._world.over = ctypes.addressof(_NEVER if over is None else over)
-        length, status = self.play(
-            request.weights(index), request.whitening.mean, request.whitening.scale, seed, horizon
-        )
+        length, status = self.play(request.policy, request.theta(index), request.whitening, seed, horizon)
         if status > 1:
             raise EpisodeError(STATUS[status], seed, length)
         trajectory = Trajectory(self._seen[:length], self._rewards[:length], status == 1, self._seen[length])
         return Episode.of(trajectory, request.keep)
 
-    def play(
-        self, M: NDArray[Any], mean: NDArray[Any], scale: NDArray[Any], seed: int, horizon: int
-    ) -> tuple[int, int]:
+    def play(self, policy: Policy, theta: FloatArray, whitening: Whitening, seed: int, horizon: int) -> tuple[int, int]:
         """Fill the buffers; returns the number of steps and the index of STATUS."""
         task = self.task
+        layers, kept, widest = self._layers(policy, theta)
+        mean, scale = (self._checked(v, task.obs_dim) for v in (whitening.mean, whitening.scale))
+        scratch, live = np.empty(task.obs_dim + 2 * widest), np.empty(task.obs_dim, dtype=np.int64)
         mujoco.mj_resetData(task.model, self.data)
         self.data.qpos[:], self.data.qvel[:] = task.start(seed)
         mujoco.mj_forward(task.model, self.data)
-        weights = np.ascontiguousarray(M.T, dtype=np.float64)
-        mean, scale = (np.ascontiguousarray(v, dtype=np.float64) for v in (mean, scale))
         status = _Int(0)
         length = _compiled()(
             ctypes.byref(self._world),
-            weights.ctypes.data,
+            ctypes.byref(layers),
+            len(layers),
+            widest,
             mean.ctypes.data,
             scale.ctypes.data,
+            scratch.ctypes.data,
+            live.ctypes.data,
             horizon,
             self._seen.ctypes.data,
             self._rewards.ctypes.data,
             ctypes.byref(status),
         )
+        del kept  # the layers point into it
         return int(length), status.value
+
+    def _layers(self, policy: Policy, theta: FloatArray) -> tuple[Any, list[FloatArray], int]:
+        """The policy as the compiled loop reads it, the arrays it points to, and the width of its widest layer.
+
+        Nothing in the loop checks a size: all of them are checked here.
+        """
+        task = self.task
+        if (policy.n, policy.p) != (task.obs_dim, task.act_dim):
+            sizes = f"{task.obs_dim} observations and {task.act_dim} actions"
+            raise ValueError(f"{task.name} has {sizes}, the policy {policy.n} and {policy.p}")
+        kept: list[FloatArray] = []
+
+        def address(array: FloatArray | None) -> int | None:
+            if array is None:
+                return None
+            kept.append(np.ascontiguousarray(array.T))  # (inputs, outputs)
+            return kept[-1].ctypes.data
+
+        rows = []
+        for layer, shape in zip(policy.layers(self._checked(theta, policy.size)), policy.table, strict=True):
+            at = [address(array) for array in (layer.weights, layer.skip, layer.bias)]
+            rows.append(_Layer(*at, shape.inputs, shape.outputs, shape.tanh))
+        return (_Layer * len(rows))(*rows), kept, max(shape.outputs for shape in policy.table)
+
+    @staticmethod
+    def _checked(values: FloatArray, size: int) -> FloatArray:
+        if values.shape != (size,):
+            raise ValueError(f"an array of shape {values.shape} where ({size},) is needed")
+        return np.ascontiguousarray(values, dtype=np.float64)
 
     def _describe(self) -> _World:
         """The task as addresses into this simulation."""

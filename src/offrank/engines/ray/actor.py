@@ -14,7 +14,8 @@ from threadpoolctl import threadpool_limits
 
 from offrank.core.errors import OffrankError, UsageError
 from offrank.core.rollouts import Request, Rollouts
-from offrank.engines.base import Engine, EnvInfo
+from offrank.core.space import Space
+from offrank.engines.base import Engine
 from offrank.engines.gymnasium.stage import one_line
 from offrank.engines.ray.fingerprint import fingerprint
 
@@ -23,7 +24,7 @@ from offrank.engines.ray.fingerprint import fingerprint
 class Hello:
     """What a worker says of itself."""
 
-    info: EnvInfo
+    space: Space
     host: str
     fingerprint: dict[str, str]
 
@@ -51,7 +52,7 @@ class Actor:
             return error
         except Exception as error:
             return UsageError(f"a worker on {platform.node()} cannot make the environment: {one_line(error)}")
-        return Hello(self._engine.info, platform.node(), fingerprint())
+        return Hello(self._engine.space, platform.node(), fingerprint())
 
     def run(self, request: Request, episodes: list[int]) -> tuple[Rollouts | OffrankError, float]:
         """Run some of the episodes of a request; with the seconds it took."""

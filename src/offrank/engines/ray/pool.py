@@ -15,7 +15,8 @@ from typing import Any
 import cloudpickle
 
 from offrank.core.errors import EngineError, OffrankError, UsageError
-from offrank.engines.base import Engine, EnvInfo
+from offrank.core.space import Space
+from offrank.engines.base import Engine
 from offrank.engines.gymnasium.stage import one_line
 from offrank.engines.ray.actor import Actor, Hello
 from offrank.engines.ray.cluster import CONNECTION, Cluster
@@ -40,7 +41,7 @@ class Worker:
     ready: bool = False  # it has answered once
 
 
-class Crew:
+class WorkerPool:
     """The workers of one engine.
 
     Args:
@@ -49,7 +50,7 @@ class Crew:
         asked: ask Ray for so many workers, whether there is room or not yet; None: as many as there is room for.
     """
 
-    info: EnvInfo  # what the first worker said of its environment
+    space: Space  # what the first worker said of its environment
 
     def __init__(self, make: Callable[[], Engine], cluster: Cluster, asked: int | None):
         self.workers: list[Worker] = []
@@ -58,7 +59,7 @@ class Crew:
         self._cluster, self._asked = cluster, asked
         self._room = 0
         self._look_at = self._start_at = 0.0
-        self._unborn = 0  # workers in a row that did not start
+        self._failed_starts = 0  # workers in a row that did not start
         self._fingerprint = fingerprint()
         self.ray = CONNECTION.join(cluster.address)
         self._alive_at, self._warned = time.monotonic(), False
@@ -120,9 +121,9 @@ class Crew:
             if worker.pieces:
                 yield worker, said
             elif said is None:
-                self._bury(worker, why)
+                self._remove_dead(worker, why)
             else:
-                self._welcome(worker, said)
+                self._admit(worker, said)
 
     def release(self, worker: Worker) -> Piece:
         """A worker is done with its first piece, which is returned."""
@@ -191,7 +192,7 @@ class Crew:
         except self.ray.exceptions.RayError as error:
             return None, str(error).strip().splitlines()[-1].strip()
 
-    def _welcome(self, worker: Worker, hello: Hello | OffrankError) -> None:
+    def _admit(self, worker: Worker, hello: Hello | OffrankError) -> None:
         """Take a worker whose engine is made, if its episodes will have our bits."""
         if isinstance(hello, OffrankError):
             raise hello
@@ -202,19 +203,19 @@ class Crew:
                     "or go on all the same with --mixed-nodes (mixed_nodes=True)"
                 )
             warnings.warn(f"the node {hello.host} may give other bits than this one: it has {what}", stacklevel=2)
-        if not hasattr(self, "info"):
-            self.info = hello.info
-        worker.ready, self._unborn = True, 0
+        if not hasattr(self, "space"):
+            self.space = hello.space
+        worker.ready, self._failed_starts = True, 0
         self.idle.append(worker)
 
-    def _bury(self, worker: Worker, why: str) -> None:
+    def _remove_dead(self, worker: Worker, why: str) -> None:
         """Forget a worker that died while nothing of ours ran on it."""
         self.dismiss(worker)
         if worker.ready:
             return
-        self._unborn += 1
-        self._start_at = time.monotonic() + min(2.0**self._unborn, 60.0)
-        if self._unborn >= ATTEMPTS and not any(other.ready for other in self.workers):
+        self._failed_starts += 1
+        self._start_at = time.monotonic() + min(2.0**self._failed_starts, 60.0)
+        if self._failed_starts >= ATTEMPTS and not any(other.ready for other in self.workers):
             raise EngineError(f"no worker can be started: {why}")
 
     def _check_patience(self) -> None:

@@ -13,7 +13,6 @@ What differs from the CPU: simulation in float32, and Humanoid's Newton solver i
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -24,11 +23,13 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from offrank.core.arithmetic import usable_cpus
 from offrank.core.arrays import FloatArray
 from offrank.core.errors import EngineError, EpisodeError, require
 from offrank.core.noise import Role
 from offrank.core.rollouts import Request, Rollouts
-from offrank.engines.base import Engine, EnvInfo
+from offrank.core.space import Space
+from offrank.engines.base import Engine
 from offrank.engines.warp.gpu import Gpu
 from offrank.tasks.locomotion import Task
 
@@ -36,7 +37,7 @@ ROWS = 4  # episodes held on the device, as a multiple of the worlds
 POLL = 10  # control steps between two looks at what has finished
 HANDED_OVER = 4  # finished requests at a time
 
-Prepared = dict[str, NDArray[np.float32]]  # by name, an entry an episode
+Prepared = dict[str, NDArray[np.float32]]  # by name, one entry per episode
 Span = tuple[int, int, int]  # of a request's episodes: ticket, first, and where it ends
 
 
@@ -56,9 +57,9 @@ class WarpEngine(Engine):
 
         self.task = task
         self.device = device.alias if device.is_cuda else None
-        self.info = EnvInfo(task.obs_dim, task.act_dim, task.horizon)
+        self.space = Space(task.obs_dim, task.act_dim, task.horizon)
         self._worlds = Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic)
-        self._preparing = ThreadPoolExecutor(os.cpu_count(), "offrank-prepare")
+        self._preparing = ThreadPoolExecutor(usable_cpus(), "offrank-prepare")
         self._prepare = Preparation(task)
         self._prepared: dict[int, Future[Prepared]] = {}  # by ticket
         self._training: deque[Span] = deque()  # what waits
@@ -161,7 +162,9 @@ class WarpEngine(Engine):
             if end == len(request):  # episodes go up in order
                 del self._prepared[ticket]
         return self._worlds.load(
-            episodes={name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
+            episodes={name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "theta"},
+            policies=[r.policy for r, size in zip(requests, sizes, strict=True) for _ in range(size)],
+            thetas=[theta for part in parts for theta in part["theta"]],
             whitenings=[r.whitening for r, size in zip(requests, sizes, strict=True) for _ in range(size)],
             horizons=np.repeat([r.horizon for r in requests], sizes),
             keep=np.repeat([r.keep for r in requests], sizes),
@@ -183,7 +186,7 @@ class Demand:
 
 
 class Preparation:
-    """What an episode needs on the device, made by the CPU's threads meanwhile: weights, start state and first
+    """What an episode needs on the device, made by the CPU's threads meanwhile: parameters, start state and first
     observation, so that a reset there needs no forward pass."""
 
     def __init__(self, task: Task):
@@ -192,11 +195,11 @@ class Preparation:
         self._local = threading.local()
 
     def __call__(self, request: Request) -> Prepared:
-        """weights (E, p, n), start_qpos (E, nq), start_qvel (E, nv), start_observation (E, n), start_position (E, 1)
+        """theta (E, d), start_qpos (E, nq), start_qvel (E, nv), start_observation (E, n), start_position (E, 1)
         of a request's episodes, in float32."""
-        weights = np.empty((len(request), *request.base.shape), dtype=np.float32)
+        theta = np.empty((len(request), request.policy.size), dtype=np.float32)
         for i in range(len(request)):
-            weights[i] = request.weights(i)
+            theta[i] = request.theta(i)
         qpos, qvel = map(np.array, zip(*(self.task.start(int(seed)) for seed in request.seeds), strict=True))
         state = {"qpos": qpos, "qvel": qvel} | self._forward(qpos, qvel)
         starts = {
@@ -205,7 +208,7 @@ class Preparation:
             "start_observation": self.task.observe(state),
             "start_position": self.task.positions(state)[:, None],
         }
-        return {"weights": weights} | {name: values.astype(np.float32) for name, values in starts.items()}
+        return {"theta": theta} | {name: values.astype(np.float32) for name, values in starts.items()}
 
     def _forward(self, qpos: FloatArray, qvel: FloatArray) -> dict[str, FloatArray]:
         """The derived fields that the task looks at."""

@@ -1,6 +1,7 @@
-"""The kernels around a control step of the GPU engine: four launches beside the physics.
+"""The kernels around a control step of the GPU engine.
 
-`act` before it; `observe`, `judge` and `see` after it. A world's episode is a row of the table of episodes, -1 for
+`run_layer` before the physics, once per layer of the policies; `observe`, `reward_and_reset` and `record_observation`
+after it. A world's episode is a row of the table of episodes, -1 for
 none. Episodes wait in a queue of rows, and the finished ones go to a ring, from which the host reads them.
 """
 
@@ -12,22 +13,55 @@ HUGE = wp.constant(1.0e10)  # MuJoCo's own limit for a coordinate that has diver
 FIELDS = 5  # of the simulation, at most, that an observation is made of
 
 
+# columns of the table of layers: where a layer's numbers begin in theta (-1: it has none), and what it is
+WEIGHTS, SKIP, BIAS, INPUTS, OUTPUTS, TANH, LAST = (wp.constant(column) for column in range(7))
+COLUMNS = 7
+
+
 @wp.kernel
-def act(
+def run_layer(
+    k: int,
     row: wp.array(dtype=int),
-    weights: wp.array3d(dtype=float),
+    kind: wp.array(dtype=int),
+    layers: wp.array3d(dtype=int),
+    theta: wp.array2d(dtype=float),
     z: wp.array2d(dtype=float),
+    before: wp.array2d(dtype=float),
     # out
+    after: wp.array2d(dtype=float),
     ctrl: wp.array2d(dtype=float),
 ):
-    """Thread (w, i): action i of world w."""
+    """Thread (w, i): output i of layer k of the policy in world w. The last layer's go to ctrl."""
     w, i = wp.tid()
     r = row[w]
+    if r < 0:
+        if k == 0 and i < ctrl.shape[1]:
+            ctrl[w, i] = 0.0
+        return
+    q = kind[r]
+    if i >= layers[q, k, OUTPUTS]:  # 0 where the policy has fewer layers
+        return
+    inputs = layers[q, k, INPUTS]
+    first = layers[q, k, WEIGHTS] + i * inputs
     total = float(0.0)
-    if r >= 0:
-        for k in range(z.shape[1]):
-            total += weights[r, i, k] * z[w, k]
-    ctrl[w, i] = total
+    if k == 0:
+        for j in range(inputs):
+            total += theta[r, first + j] * z[w, j]
+    else:
+        for j in range(inputs):
+            total += theta[r, first + j] * before[w, j]
+    if layers[q, k, SKIP] >= 0:
+        first = layers[q, k, SKIP] + i * z.shape[1]
+        for j in range(z.shape[1]):
+            total += theta[r, first + j] * z[w, j]
+    if layers[q, k, BIAS] >= 0:
+        total += theta[r, layers[q, k, BIAS] + i]
+    if layers[q, k, TANH] == 1:
+        total = wp.tanh(total)
+    if layers[q, k, LAST] == 1:
+        ctrl[w, i] = total
+    else:
+        after[w, i] = total
 
 
 @wp.kernel
@@ -64,7 +98,7 @@ def observe(
 
 
 @wp.kernel
-def judge(
+def reward_and_reset(
     # the task
     field: wp.array2d(dtype=float),
     first: int,
@@ -87,7 +121,7 @@ def judge(
     start_qvel: wp.array2d(dtype=float),
     start_position: wp.array(dtype=float),
     queue: wp.array(dtype=int),
-    tail: wp.array(dtype=int),
+    tail: wp.array(dtype=wp.int64),
     # the simulation
     qpos0: wp.array(dtype=float),
     ctrl: wp.array2d(dtype=float),
@@ -97,8 +131,8 @@ def judge(
     overflow: wp.array(dtype=int),
     diverged: wp.array(dtype=int),
     # in and out
-    head: wp.array(dtype=int),
-    finished: wp.array(dtype=int),
+    head: wp.array(dtype=wp.int64),
+    finished: wp.array(dtype=wp.int64),
     row: wp.array(dtype=int),
     step: wp.array(dtype=int),
     position: wp.array(dtype=float),
@@ -157,7 +191,7 @@ def judge(
             status = 3
         if status < 0:
             return
-        place = wp.atomic_add(finished, 0, 1) % out_row.shape[0]
+        place = int(wp.atomic_add(finished, 0, wp.int64(1)) % wp.int64(out_row.shape[0]))
         ended[w] = place + 1
         out_row[place] = r
         out_status[place] = status
@@ -165,11 +199,11 @@ def judge(
         out_total[place] = total[w]
 
     r = -1
-    h = wp.atomic_add(head, 0, 1)
+    h = wp.atomic_add(head, 0, wp.int64(1))
     if h < tail[0]:
-        r = queue[h % queue.shape[0]]
+        r = queue[int(h % wp.int64(queue.shape[0]))]
     else:
-        wp.atomic_add(head, 0, -1)
+        wp.atomic_add(head, 0, wp.int64(-1))
     row[w] = r
     step[w] = 0
     total[w] = wp.float64(0.0)
@@ -192,7 +226,7 @@ def judge(
 
 
 @wp.kernel
-def see(
+def record_observation(
     ended: wp.array(dtype=int),
     fresh: wp.array(dtype=int),
     row: wp.array(dtype=int),

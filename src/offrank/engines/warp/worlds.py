@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from offrank.core.errors import EngineError
 from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode, Trajectory
-from offrank.engines.warp.kernels import FIELDS, act, judge, observe, scatter, scatter_ints, see
+from offrank.engines.warp.kernels import FIELDS, observe, record_observation, reward_and_reset, scatter, scatter_ints
 from offrank.engines.warp.mjwarp import aligned_mjwarp, device_model
+from offrank.engines.warp.policies import Policies, as_ints
 from offrank.engines.warp.substep import Substep
 from offrank.engines.warp.whitenings import Whitenings
 from offrank.tasks.locomotion import Task
@@ -50,7 +52,7 @@ class Worlds:
 
     def _allocate(self, deterministic: bool) -> None:
         task, W, R = self.task, self.count, self.rows
-        n, p = task.obs_dim, task.act_dim
+        n = task.obs_dim
         mjw = aligned_mjwarp()
         model = device_model(task)
         self.model = mjw.put_model(model)
@@ -81,7 +83,6 @@ class Worlds:
             # the table of episodes, and their queue
             **{name: ints(R) for name in ("whitening", "horizon", "queue")},
             "keep": ints(R, -1),
-            "weights": floats(R, p, n),
             "mean": floats(R, n),
             "scale": floats(R, n),
             "start_qpos": floats(R, model.nq),
@@ -94,11 +95,12 @@ class Worlds:
             "out_mean": doubles(R, n),
             "out_m2": doubles(R, n),
             "out_last": floats(R, n),
-            **{name: ints(1) for name in ("head", "tail", "finished")},
+            **{name: wp.zeros(1, dtype=wp.int64) for name in ("head", "tail", "finished")},
             # transitions of the episodes that keep them
             "kept": floats(1, 1, n),
             "kept_rewards": floats(1, 1),
         }
+        self.policies = Policies(R, W)
         self.qpos0 = wp.array(model.qpos0, dtype=float)
         self.fields = {name: self._flat(getattr(self.data, name)) for name in ("qpos", "qvel", *task.fields)}
         self._describe_observation()
@@ -152,6 +154,8 @@ class Worlds:
     def load(
         self,
         episodes: dict[str, NDArray[np.float32]],
+        policies: list[Policy],
+        thetas: list[NDArray[np.float32]],
         whitenings: list[Whitening],
         horizons: NDArray[np.int64],
         keep: NDArray[np.bool_],
@@ -159,7 +163,8 @@ class Worlds:
         """Put episodes into the table and the queue; returns their rows.
 
         Args:
-            episodes: their entries of the table (weights, start_qpos, ...), by name.
+            episodes: their entries of the table (start_qpos, ...), by name.
+            policies, thetas: kind and parameters of each.
             whitenings: of each.
             horizons: of each.
             keep: whether the transitions of each are wanted.
@@ -173,26 +178,26 @@ class Worlds:
         places, fresh = self._whitenings.place(rows, whitenings)
         with wp.ScopedDevice(self.device):
             if fresh:
-                at = self._ints([place for place, _ in fresh])
+                at = as_ints([place for place, _ in fresh])
                 self._scatter(at, np.stack([w.mean for _, w in fresh]), "mean")
                 self._scatter(at, np.stack([w.scale for _, w in fresh]), "scale")
-            ids = self._ints(rows)
+            ids = as_ints(rows)
+            if self.policies.load(ids, policies, thetas):
+                self._graph = None  # arrays have moved
             for name, values in episodes.items():
                 self._scatter(ids, values, name)
             for name, values in (("whitening", places), ("horizon", horizons), ("keep", keep_rows)):
-                wp.launch(scatter_ints, m, [ids, self._ints(values), self.a[name]])
-            wp.launch(scatter_ints, m, [self._ints((self._tail + np.arange(m)) % self.rows), ids, self.a["queue"]])
+                wp.launch(scatter_ints, m, [ids, as_ints(values), self.a[name]])
+            wp.launch(scatter_ints, m, [as_ints((self._tail + np.arange(m)) % self.rows), ids, self.a["queue"]])
             self._tail += m
             self.a["tail"].fill_(self._tail)
         return rows
 
-    def _ints(self, values: Any) -> Any:
-        return wp.array(np.asarray(values, dtype=np.int32), dtype=int)
-
     def _scatter(self, ids: Any, values: NDArray[Any], name: str) -> None:
         flat = np.ascontiguousarray(values.reshape(len(values), -1), dtype=np.float32)
-        table = self.a[name].reshape((self.rows, -1))
-        wp.launch(scatter, flat.shape, [ids, wp.array(flat, dtype=float)], outputs=[table])
+        wp.launch(
+            scatter, flat.shape, [ids, wp.array(flat, dtype=float)], outputs=[self.a[name].reshape((self.rows, -1))]
+        )
 
     def _reserve_keep(self, wanted: int, horizon: int) -> None:
         """Room for the transitions of kept episodes; the graph is captured anew when the buffers move."""
@@ -245,7 +250,7 @@ class Worlds:
         self._look()
 
     def _act(self) -> None:
-        wp.launch(act, (self.count, self.task.act_dim), self._of("row", "weights", "z"), outputs=[self.data.ctrl])
+        self.policies.act(self.a["row"], self.a["z"], self.data.ctrl)
 
     def _look(self) -> None:
         """What came of a control step, and what the next is taken on."""
@@ -255,10 +260,17 @@ class Worlds:
         simulation = [self.qpos0, d.ctrl, d.qpos, d.qvel, d.qacc_warmstart, d.overflow, a["diverged"]]
         changed = of("head", "finished", "row", "step", "position", "total")
         out = of("ended", "fresh", "kept_rewards", "out_row", "out_status", "out_length", "out_total")
-        wp.launch(judge, W, [*self.rewards, *table, *of("queue", "tail"), *simulation, *changed], outputs=out)
+        wp.launch(
+            reward_and_reset, W, [*self.rewards, *table, *of("queue", "tail"), *simulation, *changed], outputs=out
+        )
         episodes = of("ended", "fresh", "row", "step", "start_observation", "whitening", "mean", "scale", "keep")
         out = of("out_mean", "out_m2", "out_last", "kept", "z")
-        wp.launch(see, (W, self.task.obs_dim), [*episodes, *of("observation", "moment1", "moment2")], outputs=out)
+        wp.launch(
+            record_observation,
+            (W, self.task.obs_dim),
+            [*episodes, *of("observation", "moment1", "moment2")],
+            outputs=out,
+        )
 
     def _of(self, *names: str) -> list[Any]:
         return [self.a[name] for name in names]

@@ -1,4 +1,4 @@
-"""The rankers that learn, and the trust they are given."""
+"""The ranker that learns, and the trust it is given."""
 
 from __future__ import annotations
 
@@ -8,46 +8,56 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers import FunctionEngine, iterate, linear_system
+from helpers import (
+    FunctionEngine,
+    iterate,
+    linear_system,
+    matrix,
+    proposal,
+    ranker_memory,
+    request_of,
+    search,
+)
+from offrank.algorithms.base import Episodes
 from offrank.algorithms.learning import networks as network
 from offrank.algorithms.learning import replay
-from offrank.algorithms.rankers import Critic, PastPairs, Random, trust
-from offrank.algorithms.rankers.base import Ranking
-from offrank.algorithms.rankers.learned import Learned, along
+from offrank.algorithms.proposal import Pairs, Proposal
+from offrank.algorithms.rankers import Critic, Random, trust
+from offrank.algorithms.rankers.critic import along
 from offrank.algorithms.strategies import ARS
 from offrank.core.arrays import FloatArray, Memory
-from offrank.core.candidates import Candidates, Episodes, Pairs, answered
 from offrank.core.errors import UsageError
-from offrank.core.noise import Directions
 from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Trajectory
+from offrank.core.work import answered
+from offrank.policies import make_policy
 from offrank.runs.config import resolve
 
 P, N_OBS = 3, 5
+LINEAR, SMALL = make_policy("linear", N_OBS, P), make_policy("linear", 3, 2)
 
 
-class Known(Learned):
+class Known(Critic):
     """Knows the gradient: its first entry."""
 
     name = "known"
 
-    def gradient(self, candidates: Candidates, memory: Memory) -> FloatArray:
-        g = np.zeros_like(candidates.M)
-        g[0, 0] = 7.0
+    def gradient(self, proposal: Proposal, memory: Memory) -> FloatArray:
+        g = np.zeros_like(proposal.theta)
+        g[0] = 7.0
         return g
 
 
-def candidates(N: int = 50, b: int = 4, iteration: int = 0) -> Candidates:
-    directions = Directions(3, iteration, N, (P, N_OBS))
-    return Candidates(np.zeros((P, N_OBS)), Whitening.identity(N_OBS), directions, 0.1, b, Episodes(10), 10)
+def candidates(N: int = 50, b: int = 4, iteration: int = 0) -> Proposal:
+    return replace(proposal(np.zeros((P, N_OBS)), N, b, 0.1, Episodes(10), seed=3, iteration=iteration), keep=True)
 
 
-def outcome(c: Candidates, g: FloatArray, noise: float = 0.0) -> Pairs:
-    """The first b pairs of returns that are linear in the weights."""
+def outcome(c: Proposal, g: FloatArray) -> Pairs:
+    """The first b pairs, with returns that are linear in the parameters."""
     index = np.arange(c.b)
-    slope = np.tensordot(c.directions.take(index), g, axes=2)
-    slope = slope + noise * np.random.default_rng(c.directions.iteration).normal(size=c.b)
-    return Pairs(index, slope, -slope, None)  # type: ignore[arg-type]
+    slope = c.directions.take(index) @ g
+    run = answered(c.evaluate(index), engine().run)
+    return replace(run, plus=slope, minus=-slope)
 
 
 def engine(horizon: int = 10) -> FunctionEngine:
@@ -99,59 +109,49 @@ def test_one_enormous_difference_does_not_outlast_the_evidence_after_it() -> Non
 
 def test_a_trusted_ranker_takes_the_directions_furthest_along_its_gradient() -> None:
     c = candidates()
-    ranking = answered(Known(explore=0.0, warmup=0).rank(c, Known().start(P, N_OBS, 0)), engine().run)
-    first = c.directions.take(np.arange(c.N))[:, 0, 0]
+    ranking = answered(Known(explore=0.0, warmup=0).rank(c, Known().start(LINEAR, 0)), engine().run)
+    first = c.directions.take(np.arange(c.N))[:, 0]
     np.testing.assert_allclose(ranking.predicted, first)
     assert np.array_equal(ranking.chosen, np.sort(np.argsort(-np.abs(first))[:4]))
     assert ranking.metrics["ranker_learned"]
 
 
-@pytest.mark.parametrize(("fallback", "requests"), [("random", 0), ("on-policy", 1)])
-def test_a_ranker_that_mispredicts_stands_back_and_is_still_judged(fallback: str, requests: int) -> None:
-    ranker, tried = Known(fallback=fallback, warmup=0), engine()
-    memory = ranker.start(P, N_OBS, 0)
-    wrong = np.zeros((P, N_OBS))
-    wrong[0, 0] = -1.0
+def test_a_ranker_that_mispredicts_gives_way_to_random_directions_and_is_still_judged() -> None:
+    ranker, tried = Known(warmup=0), engine()
+    memory = ranker.start(LINEAR, 0)
+    wrong = np.zeros(P * N_OBS)
+    wrong[0] = -1.0
     c = candidates()
     memory = ranker.learn(memory, c, answered(ranker.rank(c, memory), tried.run), outcome(c, wrong))
     ranking = answered(ranker.rank(c, memory), tried.run)
     assert ranking.metrics["ranker_trust"] == pytest.approx(-1.0) and not ranking.metrics["ranker_learned"]
-    assert len(tried.requests) == requests
-    memory = {"trust": trust.no_evidence()}
-    right = replace(ranking, pairs=None)
-    memory = ranker.learn(memory, c, right, outcome(c, -wrong))
-    assert trust.correlation(memory["trust"]) == pytest.approx(1.0)  # predicted while the fallback ranked
-
-
-def test_an_on_policy_fallback_runs_only_so_many_of_the_candidates() -> None:
-    ranker, tried = Known(fallback="on-policy", fallback_directions=7), engine()
-    answered(ranker.rank(candidates(), ranker.start(P, N_OBS, 0)), tried.run)
-    assert [len(request) for request in tried.requests] == [14]
+    assert np.array_equal(ranking.chosen, np.arange(c.b)) and not tried.requests
+    memory = ranker.learn(ranker.start(LINEAR, 0), c, ranking, outcome(c, -wrong))
+    assert trust.correlation(memory["trust"]) == pytest.approx(1.0)  # predicted while it did not rank
 
 
 def test_a_named_combination_brings_what_suits_it_and_gives_way() -> None:
     usual, q = resolve("HalfCheetah-v3", "ars"), resolve("HalfCheetah-v3", "q-ars")
-    assert q.ranker.name == "critic" and q.episodes["probe_share"] == 0.15 and q.strategy.n_directions == 4000
-    assert (usual.strategy.n_top, q.strategy.n_top) == (4, 8)  # the preset of the pair, before the strategy's own
+    assert q.ranker.name == "critic" and q.episodes["probe_share"] == 0.15 and q.settings.n_directions == 4000
+    assert (usual.settings.n_top, q.settings.n_top) == (4, 8)  # the preset of the pair, before the strategy's own
     assert q.sources["n_top"].startswith("ours") and q.sources["step_size"] == usual.sources["step_size"]
     assert resolve("HalfCheetah-v3", "ars", "critic").hyperparameters == q.hyperparameters
     assert (
         resolve("HalfCheetah-v3", "q-ars", "random").hyperparameters
         == resolve("HalfCheetah-v3", "ars", "random").hyperparameters
     )
-    assert resolve("Hopper-v3", "q-ars").strategy.n_top == resolve("Hopper-v3", "ars").strategy.n_top
+    assert resolve("Hopper-v3", "q-ars").settings.n_top == resolve("Hopper-v3", "ars").settings.n_top
     given = resolve("HalfCheetah-v3", "q-ars", None, {"n_top": 2, "probe_share": 0})
-    assert given.strategy.n_top == 2 and given.episodes["probe_share"] == 0
+    assert given.settings.n_top == 2 and given.episodes["probe_share"] == 0
 
 
-def test_candidates_of_learned_rankers_are_many_unless_given() -> None:
-    for name, many in (("memory", 1000), ("critic", 4000)):
-        assert resolve("HalfCheetah-v3", "ars", name).strategy.n_directions == many
-        assert resolve("HalfCheetah-v3", "ars", name, {"n_directions": 64}).strategy.n_directions == 64
-    assert resolve("HalfCheetah-v3", "ars", "random").strategy.n_directions == 32
+def test_candidates_of_the_critic_are_many_unless_given() -> None:
+    assert resolve("HalfCheetah-v3", "ars", "critic").settings.n_directions == 4000
+    assert resolve("HalfCheetah-v3", "ars", "critic", {"n_directions": 64}).settings.n_directions == 64
+    assert resolve("HalfCheetah-v3", "ars", "random").settings.n_directions == 32
 
 
-def test_the_fallback_ranks_in_the_first_iterations_and_predictions_are_judged_meanwhile() -> None:
+def test_the_first_iterations_are_random_and_predictions_are_judged_meanwhile() -> None:
     _, log = iterate(ARS(n_directions=8, n_top=2), Known(warmup=3, trust_needed=-1.0), engine(), 5)
     assert [entry["ranker_learned"] for entry in log] == [False, False, False, True, True]
     assert log[3]["ranker_trust"] != 0.0
@@ -172,61 +172,17 @@ def test_the_share_of_random_directions_holds_over_iterations(b: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranker", "given", "said"),
+    ("given", "said"),
     [
-        (PastPairs, {"explore": 1.5}, "explore = 1.5"),
-        (PastPairs, {"decay": 1.0}, "decay = 1.0"),
-        (PastPairs, {"fallback": "onpolicy"}, "did you mean 'on-policy'"),
-        (Critic, {"n_steps": 0}, "n_steps = 0"),
-        (Critic, {"discount": 1.0}, "discount = 1.0"),
+        ({"explore": 1.5}, "explore = 1.5"),
+        ({"trust_decay": 1.0}, "trust_decay = 1.0"),
+        ({"n_steps": 0}, "n_steps = 0"),
+        ({"discount": 1.0}, "discount = 1.0"),
     ],
 )
-def test_a_wrong_setting_is_named(ranker: type[Learned], given: dict[str, object], said: str) -> None:
+def test_a_wrong_setting_is_named(given: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        ranker(**given)
-
-
-# --- memory
-
-
-def test_memory_is_the_weighted_ridge_regression() -> None:
-    ranker = PastPairs(decay=0.7, ridge=0.3)
-    memory = ranker.start(P, N_OBS, 0)
-    g = np.random.default_rng(2).normal(size=(P, N_OBS))
-    D, y, weight = [], [], []
-    for iteration in range(6):
-        c = candidates(iteration=iteration)
-        pairs = outcome(c, g, noise=1.0)
-        memory = ranker.learn(memory, c, Ranking(pairs.index), pairs)
-        D.append(c.directions.take(pairs.index).reshape(c.b, -1))
-        y.append(pairs.plus - pairs.minus)
-        weight.append(np.full(c.b, 0.7 ** (6 - iteration)))
-    X, w = np.concatenate(D), np.concatenate(weight)
-    d = X.shape[1]
-    plain = np.linalg.solve(X.T @ (w[:, None] * X) + 0.3 * d * np.eye(d), X.T @ (w * np.concatenate(y)))
-    np.testing.assert_allclose(ranker.gradient(candidates(iteration=6), memory).ravel(), plain, rtol=1e-9)
-
-
-def test_memory_finds_the_gradient_of_linear_returns() -> None:
-    ranker = PastPairs(decay=0.98, ridge=0.01)
-    memory = ranker.start(P, N_OBS, 0)
-    g = np.random.default_rng(2).normal(size=(P, N_OBS))
-    for iteration in range(10):
-        c = candidates(iteration=iteration)
-        memory = ranker.learn(memory, c, Ranking(np.arange(4)), outcome(c, g, noise=0.1))
-    found = ranker.gradient(candidates(iteration=10), memory)
-    assert np.sum(found * g) > 0.99 * np.linalg.norm(found) * np.linalg.norm(g)
-
-
-def test_memory_forgets_old_pairs_and_never_holds_more_than_it_may() -> None:
-    g = np.ones((P, N_OBS))
-    for ranker, held in ((PastPairs(decay=0.5), 4 * 6), (PastPairs(decay=0.99, remembered=10), 10)):
-        memory = ranker.start(P, N_OBS, 0)
-        for iteration in range(30):
-            c = candidates(iteration=iteration)
-            memory = ranker.learn(memory, c, Ranking(np.arange(4)), outcome(c, g))
-        assert len(memory["difference"]) == len(memory["index"]) == held
-        assert memory["iteration"][-1] == 29
+        Critic(**given)
 
 
 # --- critic
@@ -263,7 +219,8 @@ def test_replay_holds_k_step_transitions_with_terminal_flags_right(terminated: b
     rewards = rng.normal(size=6)
     whitening = Whitening(np.ones(N_OBS), np.full(N_OBS, 2.0))
     k, discount, shift = 4, 0.9, 0.5
-    rows = replay.rows(Trajectory(seen[:6], rewards, terminated, seen[6]), W, whitening, shift, k, discount)
+    trajectory = Trajectory(seen[:6], rewards, terminated, seen[6])
+    rows = replay.rows(trajectory, LINEAR, W.ravel(), whitening, shift, k, discount)
     for t in range(6):
         end = min(t + k, 6)
         gain = sum(discount ** (j - t) * (rewards[j] - shift) for j in range(t, end))
@@ -278,27 +235,27 @@ def test_replay_holds_k_step_transitions_with_terminal_flags_right(terminated: b
 def test_a_replay_that_grows_leaves_every_earlier_one_as_it_was() -> None:
     def one(value: int, length: int) -> dict[str, np.ndarray]:
         return {
-            name: np.full((length, *like.shape[1:]), value, like.dtype) for name, like in replay.empty(2, 3).items()
+            name: np.full((length, *like.shape[1:]), value, like.dtype) for name, like in replay.empty(SMALL).items()
         }
 
     lengths, limit = [1, 4, 30, 2, 7, 7, 0, 9, 1, 50, 3], 20
-    held, all_held, whole = replay.empty(2, 3), [], np.zeros(0)
+    held, all_held, whole = replay.empty(SMALL), [], np.zeros(0)
     for value, length in enumerate(lengths):
         parts = [one(value, length - length // 3), one(value, length // 3)]
-        replay.extend(held, [one(-1, 5)], limit)  # a course that was dropped
+        replay.extend(held, [one(-1, 5)], limit)  # a speculative iteration that was dropped
         held = replay.extend(held, parts, limit)
         replay.extend(held, [one(-2, 5)], limit)
         whole = np.concatenate([whole, np.full(length, value)])
         all_held.append((held, whole[-limit:]))
     for memory, expected in all_held:
-        for name, like in replay.empty(2, 3).items():
+        for name, like in replay.empty(SMALL).items():
             assert memory[name].dtype == like.dtype and memory[name].shape == (len(expected), *like.shape[1:])
             assert (memory[name].reshape(len(expected), -1) == expected[:, None]).all(), name
 
 
 def test_a_long_replay_is_not_copied_in_every_iteration() -> None:
-    new = {name: np.zeros((10, *like.shape[1:]), like.dtype) for name, like in replay.empty(2, 3).items()}
-    held, places = replay.empty(2, 3), set()
+    new = {name: np.zeros((10, *like.shape[1:]), like.dtype) for name, like in replay.empty(SMALL).items()}
+    held, places = replay.empty(SMALL), set()
     for _ in range(1000):
         held = replay.extend(held, [new], 1000)
         places.add(id(held["state"].base))
@@ -309,12 +266,11 @@ def test_a_long_replay_is_not_copied_in_every_iteration() -> None:
 
 
 def test_cutting_the_replay_leaves_every_transition_whole() -> None:
-    held = replay.empty(P, N_OBS)
+    held = replay.empty(LINEAR)
     for episode in range(4):
         seen = np.full((6, N_OBS), 10.0 * episode) + np.arange(6)[:, None]
-        rows = replay.rows(
-            Trajectory(seen[:5], np.ones(5), False, seen[5]), np.zeros((P, N_OBS)), Whitening.identity(N_OBS), 0, 2, 0.9
-        )
+        trajectory = Trajectory(seen[:5], np.ones(5), False, seen[5])
+        rows = replay.rows(trajectory, LINEAR, np.zeros(P * N_OBS), Whitening.identity(N_OBS), 0, 2, 0.9)
         held = replay.extend(held, [rows], 15)
     assert len(held["gain"]) == 15
     starts = np.flatnonzero(held["ahead"])
@@ -322,30 +278,33 @@ def test_cutting_the_replay_leaves_every_transition_whole() -> None:
     assert np.array_equal(lead, held["ahead"][starts])  # within an episode, states count up by one
 
 
-def test_critic_finds_the_gradient_of_the_return() -> None:
-    simulate, horizon, task = linear_system(N_OBS, P), 30, engine(horizon=30)
+@pytest.mark.parametrize("policy", ["linear", "affine", "skip:4"])
+def test_critic_finds_the_gradient_of_the_return(policy: str) -> None:
+    horizon, task = 30, engine(horizon=30)
     ranker = Critic(n_steps=10, discount=0.9, passes=100.0, critic_rate=3e-3, trust_needed=1.0)
     strategy = ARS(n_directions=8, n_top=8, noise_std=0.05, step_size=1e-9)  # stays where it is
-    state, _ = iterate(strategy, ranker, task, 15)
-    c = replace(candidates(), M=state.M, whitening=strategy.whitening(state))
+    algorithm = search(strategy, ranker, task.space, policy=policy)
+    state, _ = iterate(strategy, ranker, task, 15, policy=policy)
+    c = algorithm.propose(state, horizon)
 
-    true = np.zeros_like(state.M)
-    for at in np.ndindex(true.shape):
+    true = np.zeros(algorithm.kind.size)
+    for at in range(len(true)):
         step = np.zeros_like(true)
         step[at] = 0.01
-        for seed in range(30):
-            up, down = (simulate(state.M + s * step, c.whitening, seed, horizon).rewards.sum() for s in (1, -1))
-            true[at] += up - down
-    found = ranker.gradient(c, state.ranker)
+        up, down = (
+            task.run(request_of(c.policy, c.theta + s * step, c.whitening, np.arange(30), horizon)) for s in (1, -1)
+        )
+        true[at] = up.totals.sum() - down.totals.sum()
+    found = ranker.gradient(c, ranker_memory(state))
     assert np.sum(found * true) > 0.7 * np.linalg.norm(found) * np.linalg.norm(true)
 
 
-def test_a_critic_that_diverges_begins_anew() -> None:
+def test_a_critic_that_diverges_is_drawn_anew() -> None:
     ranker = Critic(critic_rate=1e30)
     with np.errstate(all="ignore"):
         state, _ = iterate(ARS(n_directions=8, n_top=2), ranker, engine(), 4)
-    assert all(np.isfinite(value).all() for value in state.ranker.values())
-    assert int(state.ranker["step"]) == 0 and np.isfinite(state.M).all()
+    assert all(np.isfinite(value).all() for value in ranker_memory(state).values())
+    assert int(ranker_memory(state)["step"]) == 0 and np.isfinite(matrix(state)).all()
 
 
 def test_asking_for_transitions_changes_no_bit() -> None:
@@ -354,10 +313,3 @@ def test_asking_for_transitions_changes_no_bit() -> None:
 
     plain, curious = (iterate(ARS(n_directions=6, n_top=3), ranker(), engine(), 4)[0] for ranker in (Random, Curious))
     assert {k: v.tobytes() for k, v in plain.arrays().items()} == {k: v.tobytes() for k, v in curious.arrays().items()}
-
-
-def test_critic_learns_from_every_pair_of_an_on_policy_iteration() -> None:
-    ranker = Critic(fallback="on-policy", replay=10_000)
-    state, _ = iterate(ARS(n_directions=6, n_top=2), ranker, engine(), 1)
-    assert int(state.ranker["fresh"]) == 12 * 11  # 2N episodes of 10 transitions and the state they led to
-    assert isinstance(state.ranker["replay.state"], np.ndarray)

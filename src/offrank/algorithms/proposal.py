@@ -1,0 +1,105 @@
+"""The candidates of one iteration of a search, and the two questions it asks of the environment about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from offrank.algorithms.base import Episodes
+from offrank.core.arrays import FloatArray, IntArray
+from offrank.core.candidates import Around
+from offrank.core.noise import Directions, Role, episode_seeds
+from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
+from offrank.core.rollouts import Request, Rollouts
+from offrank.core.work import Asking
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Returns of m antithetic pairs, shifted as training sees them."""
+
+    index: IntArray  # (m,) directions, ascending
+    plus: FloatArray  # (m,) return of theta + scale * delta
+    minus: FloatArray  # (m,) return of theta - scale * delta
+    rollouts: Rollouts  # 2m episodes: plus and minus of a direction side by side
+
+    @staticmethod
+    def of(index: IntArray, rollouts: Rollouts, episodes: Episodes) -> Pairs:
+        """The pairs that these episodes were."""
+        returns = episodes.returns(rollouts)
+        return Pairs(index, returns[0::2], returns[1::2], rollouts)
+
+    @property
+    def best(self) -> FloatArray:
+        return np.maximum(self.plus, self.minus)
+
+    def take(self, directions: IntArray) -> Pairs:
+        """The pairs of some of the directions; the rollouts stay those of all."""
+        at = np.searchsorted(self.index, directions)
+        return Pairs(self.index[at], self.plus[at], self.minus[at], self.rollouts)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """N directions around theta: candidate k is the pair theta +- scale * delta_k. b of them will be used."""
+
+    policy: Policy
+    theta: FloatArray  # (d,)
+    whitening: Whitening
+    directions: Directions
+    scale: float
+    b: int
+    episodes: Episodes
+    length: int  # steps after which training episodes are cut
+    keep: bool = False  # whether the transitions of the pairs are learned from
+
+    @property
+    def N(self) -> int:
+        return self.directions.count
+
+    @property
+    def iteration(self) -> int:
+        return self.directions.iteration
+
+    def thetas_of(self, run: Pairs) -> FloatArray:
+        """The parameters (2m, d) whose episodes the pairs hold, in the same order."""
+        delta = np.repeat(self.scale * self.directions.take(run.index), 2, axis=0)
+        delta[1::2] *= -1
+        return self.theta + delta
+
+    def evaluate(self, chosen: IntArray) -> Asking[Pairs]:
+        """Run both signs of the chosen directions."""
+        index = np.repeat(chosen, 2)
+        roles = np.tile([Role.PLUS, Role.MINUS], len(chosen)).astype(np.int64)
+        seeds = np.stack([self._seeds(Role.PLUS, chosen), self._seeds(Role.MINUS, chosen)], axis=1).ravel()
+        rollouts = yield Request(
+            policy=self.policy,
+            candidates=Around(self.theta, self.scale, self.directions, index, np.tile([1.0, -1.0], len(chosen))),
+            whitening=self.whitening,
+            seeds=seeds,
+            roles=roles,
+            index=index,
+            horizon=self.length,
+            keep=self.keep,
+        )
+        return Pairs.of(chosen, rollouts, self.episodes)
+
+    def behave(self, count: int) -> Asking[Rollouts]:
+        """Run the unperturbed policy `count` times, keeping the transitions."""
+        index = np.arange(count)
+        rollouts: Rollouts = yield Request(
+            policy=self.policy,
+            candidates=Around.itself(self.theta, count),
+            whitening=self.whitening,
+            seeds=self._seeds(Role.BEHAVIOUR, index),
+            roles=np.full(count, Role.BEHAVIOUR, dtype=np.int64),
+            index=index,
+            horizon=self.length,
+            keep=True,
+        )
+        return rollouts
+
+    def _seeds(self, role: Role, index: IntArray) -> IntArray:
+        return episode_seeds(self.directions.seed, self.directions.iteration, role, index)

@@ -1,0 +1,263 @@
+"""The critics of many runs, trained in one batched computation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers import FunctionEngine, linear_system, matrix, ranker_memory, search
+from offrank.algorithms.base import Episodes
+from offrank.algorithms.learning import batched
+from offrank.algorithms.learning.batched import BatchedTrainer, trainer_on
+from offrank.algorithms.rankers import Critic
+from offrank.algorithms.rankers.base import Ranking, taught
+from offrank.algorithms.rankers.critic import CriticLesson
+from offrank.algorithms.strategies import ARS
+from offrank.core.arrays import Memory
+from offrank.core.errors import EngineError
+from offrank.core.space import Space
+from offrank.core.work import Lesson, answered
+from offrank.runs import drive as drive_module
+from offrank.runs.config import configure, resolve
+from offrank.runs.drive import LessonQueue, drive
+from offrank.runs.opening import open_run
+from offrank.runs.run import Run
+
+P, N_OBS, HORIZON = 3, 5, 12
+CRITIC = Critic(replay=300, warmup=1, passes=30.0, hidden=16)
+
+
+def numpy_trainer() -> BatchedTrainer:
+    return BatchedTrainer(np, np.array, np.asarray)
+
+
+def torch_on_the_cpu() -> BatchedTrainer:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    trainer = trainer_on("cpu")
+    assert trainer is not None
+    return trainer
+
+
+def torch_on_the_gpu() -> BatchedTrainer:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    trainer = trainer_on("cuda:0")
+    assert trainer is not None
+    return trainer
+
+
+class Learner:
+    """A run, as far as a trainer knows it."""
+
+    def __init__(self, seed: int, b: int, policy: str = "linear"):
+        self.engine = FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON)
+        strategy, episodes = ARS(n_directions=20, n_top=b, noise_std=0.1), Episodes(HORIZON, train_horizon=HORIZON)
+        self.algorithm = search(strategy, CRITIC, self.engine.space, episodes, policy)
+        self.state = self.algorithm.start(seed)
+
+    def lesson(self) -> tuple[CriticLesson, Any]:
+        """The lesson of an iteration, and the iteration, which waits for its outcome."""
+        iteration = self.algorithm.iteration(self.state)
+        work = next(iteration)
+        while not isinstance(work, Lesson):
+            work = iteration.send(self.engine.run(work))
+        assert isinstance(work, CriticLesson)
+        return work, iteration
+
+    def go_on(self, iteration: Any, memory: Memory) -> None:
+        try:
+            iteration.send(memory)
+        except StopIteration as done:
+            self.state = done.value[0]
+
+
+@pytest.mark.parametrize("policy", ["linear", "skip:4"])
+@pytest.mark.parametrize("make", [numpy_trainer, torch_on_the_cpu, torch_on_the_gpu])
+def test_lessons_together_are_the_lessons_one_by_one(make: Any, policy: str) -> None:
+    trainer, learners = make(), [Learner(seed, b, policy) for seed, b in ((0, 2), (1, 5), (2, 3))]
+    updates = set()
+    for _ in range(5):  # 2 x 13 to 5 x 2 x 13 rows each: the largest replay is full after three
+        lessons = [learner.lesson() for learner in learners]
+        alone = [lesson.carry_out() for lesson, _ in lessons]
+        together = trainer.train([lesson for lesson, _ in lessons], learners)
+        for learner, (_, iteration), one, other in zip(learners, lessons, alone, together, strict=True):
+            assert one.keys() == other.keys() and int(one["step"]) == int(other["step"]) > 0
+            assert float(one["unit"]) == float(other["unit"])
+            updates.add(int(one["step"]) - int(ranker_memory(learner.state)["step"]))
+            for name, value in one.items():
+                assert other[name].dtype == value.dtype and other[name].shape == value.shape
+                np.testing.assert_allclose(other[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+            learner.go_on(iteration, one)
+    assert updates == {6, 7, 9, 10, 15, 16}  # not all had equally much to learn, nor in every iteration
+    assert len(ranker_memory(learners[1].state)["replay.state"]) == CRITIC.replay
+
+
+def test_a_run_that_did_not_come_the_last_time_finds_its_buffer_again() -> None:
+    trainer, learner = numpy_trainer(), Learner(0, 3)
+    for trained_here in (True, False, True, True):
+        lesson, iteration = learner.lesson()
+        alone = lesson.carry_out()
+        if trained_here:
+            [found] = trainer.train([lesson], [learner])
+            np.testing.assert_allclose(found["q.w2"], alone["q.w2"], rtol=1e-3, atol=1e-5)
+        learner.go_on(iteration, alone)
+
+
+def test_a_critic_that_diverges_is_drawn_anew_and_leaves_the_others_alone() -> None:
+    trainer, learners = numpy_trainer(), [Learner(0, 3), Learner(1, 3)]
+    lessons = [learner.lesson()[0] for learner in learners]
+    broken: Any = lessons[0]
+    broken.memory["q.w1"][:] = 1e30
+    with np.errstate(all="ignore"):
+        first, second = trainer.train(lessons, learners)
+    assert int(first["step"]) == 0 and all(np.isfinite(value).all() for value in first.values())
+    np.testing.assert_allclose(second["q.w1"], lessons[1].carry_out()["q.w1"], rtol=1e-3, atol=1e-5)
+
+
+def test_a_ranker_taught_by_hand_knows_what_an_iteration_would_have_taught_it() -> None:
+    learner = Learner(0, 3)
+    lesson, iteration = learner.lesson()
+    c = replace(lesson.proposal, keep=True)
+    pairs = answered(c.evaluate(np.arange(3)), learner.engine.run)
+    memory = taught(CRITIC, CRITIC.start(c.policy, 0), c, Ranking(pairs.index), pairs)
+    learner.go_on(iteration, lesson.carry_out())
+    assert int(memory["step"]) == int(ranker_memory(learner.state)["step"]) > 0
+    np.testing.assert_array_equal(memory["q.w2"], ranker_memory(learner.state)["q.w2"])
+
+
+# --- in a fleet
+
+
+class Counting(BatchedTrainer):
+    def __init__(self) -> None:
+        super().__init__(np, np.array, np.asarray)
+        self.batches: list[int] = []
+
+    def train(self, lessons: Any, owners: Any) -> list[Memory]:
+        self.batches.append(len(lessons))
+        return super().train(lessons, owners)
+
+
+class Device(FunctionEngine):
+    """As on a GPU."""
+
+    device = "pretended"
+
+
+def run(
+    seed: int, folder: Any = None, algo: str = "ars", ranker: str = "critic", hidden: int = 8, **limits: Any
+) -> Run:
+    settings = {"n_directions": 30, "n_top": 3} | ({"warmup": 1, "hidden": hidden} if ranker == "critic" else {})
+    recipe = resolve("LQR", "ars", ranker, settings)
+    space = Space(N_OBS, P, HORIZON)
+    how = {"iterations": 6, "eval_every": 2, "eval_episodes": 3, "threshold": None} | limits
+    return open_run(configure("LQR", recipe, space, seed=seed, engine="numpy", **how), space, folder, True)
+
+
+def plain() -> FunctionEngine:
+    return FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON)
+
+
+def device() -> Device:
+    return Device(linear_system(N_OBS, P), N_OBS, P, HORIZON)
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    trainer = Counting()
+    monkeypatch.setattr(batched, "trainer_on", lambda device: trainer)
+    return trainer
+
+
+def test_a_fleet_on_a_device_learns_together_what_its_runs_learn_alone(trainer: Counting) -> None:
+    alone = [run(seed) for seed in range(4)]
+    drive(alone, plain())
+    assert trainer.batches == []  # not where there is no device
+    together = [run(seed) for seed in range(4)]
+    drive(together, device())
+    assert sum(trainer.batches) >= 4 * 6 and max(trainer.batches) > 1
+    for a, b in zip(alone, together, strict=True):
+        assert b.state.iteration == 6 and b.state.steps == a.state.steps and len(b.evaluations) == len(a.evaluations)
+        np.testing.assert_allclose(matrix(b.state), matrix(a.state), rtol=1e-3, atol=1e-5)
+
+
+def test_without_pytorch_every_run_has_its_own_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batched, "trainer_on", lambda device: None)
+    alone, other = run(0), run(0)
+    drive([alone], plain())
+    drive([other], device())
+    assert other.policy.sha256 == alone.policy.sha256
+
+
+def test_a_run_that_waits_for_a_lesson_never_waits_for_runs_that_have_none(
+    trainer: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run that learns beside two that do not, on an engine that always has something finished."""
+    monkeypatch.setattr(drive_module, "PATIENCE", 1e9)
+    learning, others = run(0), [run(seed, ranker="random", iterations=200, eval_every=0) for seed in (1, 2)]
+    ended: list[int] = []
+    learning.callbacks = (lambda run, record: ended.append(others[0].state.iteration),)
+    drive([learning, *others], device())
+    assert learning.state.iteration == 6 and ended[-1] < 60  # not only after the others had ended
+    assert trainer.batches == [1] * 6
+
+
+def test_lessons_of_different_kinds_are_batched_apart(trainer: Counting) -> None:
+    narrow, wide = [run(seed) for seed in range(2)], [run(seed, hidden=16) for seed in range(2)]
+    alone = [run(0), run(0, hidden=16)]
+    drive(alone, plain())
+    drive([*narrow, *wide], device())
+    assert max(trainer.batches) == 2
+    for a, b in zip(alone, (narrow[0], wide[0]), strict=True):
+        np.testing.assert_allclose(matrix(b.state), matrix(a.state), rtol=1e-3, atol=1e-5)
+
+
+def test_a_lesson_waits_for_its_peers_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, trainer: Counting) -> None:
+    queue, runs = LessonQueue("pretended"), [run(seed) for seed in range(4)]
+    learners = [Learner(seed, 2) for seed in range(4)]
+    for one, learner in zip(runs, learners, strict=True):
+        queue.add(one, learner.lesson()[0])
+    assert len(queue.due(runs, idle=False)) == 4  # all of a kind have come
+    queue.add(runs[0], learners[0].lesson()[0])
+    assert queue.due(runs, idle=False) == []  # one of four waits
+    monkeypatch.setattr(drive_module, "PATIENCE", 0.0)
+    assert [done[0] for done in queue.due(runs, idle=False)] == [runs[0]]
+    monkeypatch.setattr(drive_module, "PATIENCE", 1e9)
+    queue.add(runs[0], learners[0].lesson()[0])
+    assert len(queue.due(runs, idle=True)) == 1  # nothing else to do
+    queue.add(runs[0], learners[0].lesson()[0])
+    assert queue.due(runs[1:], idle=True) == []  # its run has ended
+
+
+def test_a_run_that_ends_while_it_waits_for_its_lesson_is_done(trainer: Counting) -> None:
+    stopping, going = run(0, threshold=-1e9), run(1)
+    drive([stopping, going], device())
+    assert stopping.stop_reason == "threshold" and stopping.state.iteration == 2
+    assert going.state.iteration == 6 and stopping.done
+
+
+@pytest.mark.parametrize("error", [EngineError("the device is gone"), RuntimeError("CUDA out of memory")])
+def test_what_goes_wrong_in_a_lesson_saves_the_runs(
+    trainer: Counting, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(lessons: Any, owners: Any) -> list[Memory]:
+        if len(trainer.batches) > 1:
+            raise error
+        return Counting.train(trainer, lessons, owners)
+
+    monkeypatch.setattr(trainer, "train", fail)
+    runs = [run(seed, tmp_path / str(seed)) for seed in range(2)]
+    with pytest.raises(type(error), match=str(error)):
+        drive(runs, device())
+    monkeypatch.undo()
+    resumed = [run(seed, tmp_path / str(seed)) for seed in range(2)]
+    assert all(r.state.iteration > 0 for r in resumed)
+    drive(resumed, plain())
+    whole = [run(seed) for seed in range(2)]
+    drive(whole, plain())
+    for a, b in zip(whole, resumed, strict=True):
+        np.testing.assert_allclose(matrix(b.state), matrix(a.state), rtol=1e-3, atol=1e-5)
