@@ -1,16 +1,18 @@
-"""Choose ARS's and OP-ARS's numbers for LQR: the paper gives none.
+"""Choose ARS's and OP-ARS's settings for LQR: the paper gives none.
 
-    python studies/tune_lqr.py results/tuning/lqr.jsonl
+    python -m offrank.lab.experiments.tune_lqr results/tuning/lqr.jsonl
 
-A line a combination: the median over the tuning seeds (1000 to 1009, which no study uses) of the relative suboptimality
-after 100k, 200k and 500k steps, and how many of the ten controllers stabilise the system at the end. ARS's numbers are
-chosen first, with on-policy ranking, and OP-ARS takes them over, as the paper did; then n_b and h.
+Writes one line per combination: the median over the tuning seeds (1000 to 1009, which no study uses) of the relative
+suboptimality after 100k, 200k and 500k steps, and how many of the ten controllers stabilise the system at the end.
+ARS's settings are chosen first, with on-policy ranking, and OP-ARS takes them over, as in the paper; then n_b and h.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Sequence
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -18,7 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from offrank.engines import make_engine
+from offrank.core.arrays import Metrics
+from offrank.engines import Engine, make_engine
+from offrank.lab.script import make_parser, run_script
 from offrank.lab.studies.lqr import best_cost
 from offrank.runs.config import configure, resolve
 from offrank.runs.drive import drive
@@ -29,33 +33,33 @@ MARKS = (100_000, 200_000, 500_000)
 SIZES = ((8, 4), (4, 2), (16, 4))
 
 
-class Watch:
-    """Notes the suboptimality a run has at each mark."""
+class Suboptimality:
+    """A callback that records the suboptimality of a run at each mark."""
 
     def __init__(self) -> None:
         self.at: dict[int, float] = {}
 
-    def __call__(self, run: Run, record: dict[str, Any]) -> None:
+    def __call__(self, run: Run, record: Metrics) -> None:
         if record["kind"] == "iteration":
             for mark in MARKS:
                 if record["steps"] <= mark:
                     self.at[mark] = record["cost"] / best_cost() - 1
 
 
-def trial(engine: Any, grid: list[tuple[str, dict[str, Any]]], out: Path) -> dict[str, Any]:
-    """Run every combination with every seed, side by side; the best by its median at the end."""
-    watches: dict[tuple[int, int], Watch] = {}
+def trial(engine: Engine, grid: list[tuple[str, dict[str, Any]]], out: Path) -> dict[str, Any]:
+    """Run every combination with every seed, side by side; returns the best one by its median at the last mark."""
+    observers: dict[tuple[int, int], Suboptimality] = {}
     runs = []
     for number, (algo, settings) in enumerate(grid):
         for seed in SEEDS:
             recipe = resolve("LQR", algo, None, settings)
             config = configure("LQR", recipe, engine.info, seed=seed, eval_every=0, steps=MARKS[-1])
-            watches[number, seed] = Watch()
-            runs.append(Run(config, engine.info, None, (watches[number, seed],)))
+            observers[number, seed] = Suboptimality()
+            runs.append(Run(config, engine.info, None, (observers[number, seed],)))
     drive(runs, engine, side_by_side=200)
     lines = []
     for number, (algo, settings) in enumerate(grid):
-        values = {m: [watches[number, seed].at.get(m, inf) for seed in SEEDS] for m in MARKS}
+        values = {m: [observers[number, seed].at.get(m, inf) for seed in SEEDS] for m in MARKS}
         medians = {str(m): round(float(np.percentile(v, 50, method="inverted_cdf")), 4) for m, v in values.items()}
         stable = sum(np.isfinite(values[MARKS[-1]]))
         lines.append({"algo": algo, **settings, "median": medians, "stable": int(stable)})
@@ -64,10 +68,8 @@ def trial(engine: Any, grid: list[tuple[str, dict[str, Any]]], out: Path) -> dic
     return min(lines, key=lambda line: line["median"][str(MARKS[-1])])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    out = parser.parse_args().out
+def tune(args: argparse.Namespace) -> None:
+    out: Path = args.out
     out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)
     engine = make_engine("LQR")
@@ -83,5 +85,11 @@ def main() -> None:
     print(trial(engine, [("op-ars", chosen | k) for k in kernels], out))
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = make_parser("tune_lqr", __doc__)
+    parser.add_argument("out", type=Path, metavar="FILE", help="of the results; replaced if it exists")
+    return run_script(parser, tune, argv)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

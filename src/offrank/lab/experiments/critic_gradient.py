@@ -1,17 +1,19 @@
-"""How well does a critic's gradient predict which directions change the return? At checkpoints of runs that have one.
+"""How well does a critic's gradient predict which directions change the return? At checkpoints of runs of a critic.
 
     offrank train HalfCheetah-v3 --algo q-ars --seeds 1000-1002 --steps 400k --threshold none --out runs/critic
-    python studies/critic_gradient.py runs/critic/* --out results/rankers/critic-gradient.json
+    python -m offrank.lab.experiments.critic_gradient runs/critic/* --out results/rankers/critic-gradient.json
 
-Fresh pairs are run around the checkpoint's policy, both signs from the same start. Reported is the correlation of
-their differences, held within their 3rd and 97th percentile (falls are rare and large), with what is predicted of them:
-by the run's own critic, by critics drawn anew and trained on the run's replay with targets of other lengths, and by
-ridge regression on four fifths of the pairs themselves, which is about what a linear prediction can reach.
+Fresh pairs are run around the checkpoint's policy, both signs from the same start state. Reported is the correlation of
+their differences, clipped to their 3rd and 97th percentiles (falls are rare and large), with three predictions: that of
+the run's own critic, that of new critics trained on the run's replay with targets of other lengths, and that of ridge
+regression on four fifths of the pairs themselves, which is about what a linear prediction can reach.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,16 @@ from typing import Any
 import numpy as np
 
 from offrank.algorithms.rankers import Critic
+from offrank.cli.options import count
 from offrank.core.arrays import FloatArray, Memory
-from offrank.core.candidates import Candidates, answered
+from offrank.core.candidates import Candidates
+from offrank.core.errors import UsageError
 from offrank.core.files import write_json
-from offrank.core.noise import Directions
+from offrank.core.noise import Directions, Role, episode_seeds
 from offrank.core.version import versions
 from offrank.engines import Engine, make_engine
+from offrank.lab.requests import signs
+from offrank.lab.script import make_parser, run_script
 from offrank.runs.folder import CHECKPOINT
 from offrank.runs.opening import read_config
 from offrank.runs.run import Run
@@ -32,27 +38,24 @@ from offrank.runs.run import Run
 FOLDS, RIDGE = 5, 100.0
 
 
-def fresh_pairs(run: Run, engine: Engine, count: int, scale: float, length: int) -> tuple[FloatArray, FloatArray]:
-    """Differences (count,) of pairs around the run's policy, and their directions (count, p * n)."""
-    around = replace(
-        candidates(run, scale),
-        directions=Directions(run.config.seed + 1_000_000, 0, count, run.state.M.shape),
-        episodes=replace(run.episodes, common_starts=True),
-        length=length,
-    )
-    pairs = answered(around.evaluate(np.arange(count)), engine.run)
-    difference = pairs.plus - pairs.minus
-    held = np.clip(difference, *np.percentile(difference, [3, 97]))
-    return held, around.directions.take(np.arange(count)).reshape(count, -1)
+def fresh_pairs(run: Run, engine: Engine, number: int, scale: float, length: int) -> tuple[FloatArray, FloatArray]:
+    """Differences (m,) of pairs around the run's policy, and their directions (m, p n)."""
+    seed, index = run.config.seed + 1_000_000, np.arange(number)
+    around = replace(candidates(run, scale), directions=Directions(seed, 0, number, run.state.M.shape))
+    starts = episode_seeds(seed, 0, Role.PLUS, index)
+    plus, minus = run.episodes.returns(engine.run(signs(around, index, starts, starts, length))).reshape(2, -1)
+    difference = plus - minus
+    clipped = np.clip(difference, *np.percentile(difference, [3, 97]))
+    return clipped, around.directions.take(index).reshape(number, -1)
 
 
 def candidates(run: Run, scale: float) -> Candidates:
-    """As in the run's next iteration."""
+    """Those of the run's next iteration, at another scale."""
     return replace(run.strategy.candidates(run.state, run.episodes, run.episodes.horizon), scale=scale)
 
 
 def by_regression(difference: FloatArray, directions: FloatArray) -> float:
-    """Correlation of the differences with what ridge regression on the other folds predicts of them."""
+    """Correlation of the differences with their predictions by ridge regression on the other folds."""
     predicted, fold = np.zeros(len(difference)), np.arange(len(difference)) % FOLDS
     for held_out in range(FOLDS):
         x, y = directions[fold != held_out], difference[fold != held_out]
@@ -66,7 +69,7 @@ def correlation(a: FloatArray, b: FloatArray) -> float:
 
 
 def one_step_rewards(memory: Memory, discount: float) -> FloatArray:
-    """The reward of every row of the replay, out of its k-step gains."""
+    """The reward of every row of the replay, recovered from its k-step gains."""
     gain, ahead = memory["replay.gain"].astype(np.float64), memory["replay.ahead"]
     k, reward = int(ahead.max()), np.zeros(len(gain))
     for t in range(len(gain) - 2, -1, -1):
@@ -77,9 +80,10 @@ def one_step_rewards(memory: Memory, discount: float) -> FloatArray:
 
 
 def with_targets(memory: Memory, k: int, discount: float) -> Memory:
-    """The memory with its replay's targets over k steps. No episode of it may have ended early."""
+    """The memory with its replay's targets over k steps. Episodes that the task ended early are not supported."""
     ahead = memory["replay.ahead"]
-    assert (memory["replay.boot"][ahead > 0] > 0).all(), "episodes that ended early are not provided for"
+    if not (memory["replay.boot"][ahead > 0] > 0).all():
+        raise UsageError("an episode in the replay ended early: this script supports tasks without termination only")
     reward, left = one_step_rewards(memory, discount), np.zeros(len(ahead), dtype=np.int64)
     for t in range(len(ahead) - 2, -1, -1):
         left[t] = left[t + 1] + 1 if ahead[t] > 0 else 0
@@ -95,28 +99,28 @@ def with_targets(memory: Memory, k: int, discount: float) -> Memory:
     }
 
 
-def anew(run: Run, k: int, updates: int, draw: int) -> FloatArray:
-    """The gradient of a critic drawn anew and trained on the run's replay."""
-    critic = run.ranker
-    assert isinstance(critic, Critic)
+def new_critic(run: Run, critic: Critic, k: int, updates: int, draw: int) -> FloatArray:
+    """The gradient of a critic with new networks, trained on the run's replay."""
     memory = with_targets(run.state.ranker, k, critic.discount)
-    memory |= critic._fresh_networks(*run.state.M.shape, seed=draw, iteration=0)
+    p, n = run.state.M.shape
+    memory |= critic._fresh_networks(p, n, seed=draw, iteration=0)
     now = candidates(run, run.strategy.noise_std)
     while (done := int(memory["step"])) < updates:
         memory |= critic.train(memory, replace(now, directions=replace(now.directions, seed=draw, iteration=done)))
     return critic.gradient(now, memory)
 
 
-def judge(folder: Path, engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
+def measure(folder: Path, engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     config = read_config(folder)
     run = Run(config, engine.info)
     run.restore(folder / CHECKPOINT)
     critic = run.ranker
-    assert isinstance(critic, Critic), f"{folder}: a run of {critic.name}, not of a critic"
+    if not isinstance(critic, Critic):
+        raise UsageError(f"{folder} holds a run of the {critic.name} ranker, not of the critic")
     gradients = {"the run's own": critic.gradient(candidates(run, 1.0), run.state.ranker)}
     for k in args.steps:
         for draw in range(2):
-            gradients[f"anew, k = {k}, draw {draw}"] = anew(run, k, args.updates, draw)
+            gradients[f"anew, k = {k}, draw {draw}"] = new_critic(run, critic, k, args.updates, draw)
     rows = []
     for length in args.lengths:
         for scale in (run.strategy.noise_std, run.strategy.noise_std / 3):
@@ -128,23 +132,26 @@ def judge(folder: Path, engine: Engine, args: argparse.Namespace) -> dict[str, A
     return {"task": config.task, **at, "n_steps": critic.n_steps, "rows": rows}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs="+", help="of runs of one task")
-    parser.add_argument("--pairs", type=int, default=400)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[125, 1000], help="of the episodes")
-    parser.add_argument("--steps", type=int, nargs="+", default=[1, 5, 20], help="of the targets of critics drawn anew")
-    parser.add_argument("--updates", type=int, default=5000, help="of critics drawn anew")
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+def compare(args: argparse.Namespace) -> None:
     engine = make_engine(read_config(args.folders[0]).task)
     found = []
     for folder in args.folders:
-        found.append(judge(folder, engine, args))
+        found.append(measure(folder, engine, args))
         for row in found[-1]["rows"]:
             print(f"{folder.name}, {row['length']} steps, noise {row['noise_std']:g}: {row['correlation']}", flush=True)
         write_json(args.out, {"found": found, "versions": versions()})
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = make_parser("critic_gradient", __doc__)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="run folders of one task")
+    parser.add_argument("--pairs", type=count, default=400)
+    parser.add_argument("--lengths", type=count, nargs="+", default=[125, 1000], help="steps of the episodes")
+    parser.add_argument("--steps", type=count, nargs="+", default=[1, 5, 20], help="of the new critics' targets")
+    parser.add_argument("--updates", type=count, default=5000, help="of the new critics")
+    parser.add_argument("--out", type=Path, required=True)
+    return run_script(parser, compare, argv)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
-"""How far is each task from Gymnasium's own v4 environment? Steps both side by side and prints the largest differences.
+"""Largest differences between each task and Gymnasium's own v4 environment, stepped side by side.
 
-    python benchmarks/step_parity.py [--steps 10000] [--out results/step_parity.json]
+    python -m offrank.lab.bench.step_parity [--steps 10000] [--out results/step_parity.json]
 
 Episodes start from the same state and get the same actions, linear policies with noise of several sizes, until they
 fall or reach 1000 steps. v4's contact forces and contact cost, which v3 does not have, are set to zero.
@@ -9,8 +9,9 @@ fall or reach 1000 steps. v4's contact forces and contact cost, which v3 does no
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ import mujoco
 import numpy as np
 
 import offrank  # noqa: F401 (registers the environments)
+from offrank.cli.options import count
+from offrank.core.files import write_json
 from offrank.core.version import versions
+from offrank.lab.script import make_parser, run_script
+from offrank.lab.studies.tables import Table
 from offrank.tasks import TASKS
 from offrank.tasks.models import quiet_mujoco
 
@@ -30,7 +35,8 @@ def compare(name: str, steps: int) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         theirs: Any = gym.make(name.replace("v3", "v4"), **options).unwrapped
     ours: Any = gym.make(f"offrank/{name}").unwrapped
-    row = {"task": name, "steps": 0, "episodes": 0, "falls": 0, "observation": 0.0, "reward": 0.0, "terminations": 0}
+    row: dict[str, Any] = {"task": name, "steps": 0, "episodes": 0, "falls": 0}
+    row |= {"observation": 0.0, "reward": 0.0, "terminations": 0}
     while row["steps"] < steps:
         seed = row["episodes"]
         rng = np.random.default_rng(seed)
@@ -43,37 +49,39 @@ def compare(name: str, steps: int) -> dict[str, Any]:
         for _ in range(1000):
             action = M @ observation + (0.05, 0.5, 1.5)[seed // 3 % 3] * rng.normal(size=ours.task.act_dim)
             observation, reward, terminated, _, _ = ours.step(action)
-            expected, paid, fallen, _, _ = theirs.step(action)
+            expected, their_reward, their_end, _, _ = theirs.step(action)
             if name in ("Ant-v3", "Humanoid-v3"):
                 expected[-84:] = 0.0
             if name == "Ant-v3":
-                paid += theirs.contact_cost
+                their_reward += theirs.contact_cost
             row["steps"] += 1
             row["observation"] = max(row["observation"], float(np.abs(observation - expected).max()))
-            row["reward"] = max(row["reward"], abs(reward - float(paid)))
-            row["terminations"] += terminated != fallen
-            if terminated or fallen:
+            row["reward"] = max(row["reward"], abs(reward - float(their_reward)))
+            row["terminations"] += terminated != their_end
+            if terminated or their_end:
                 row["falls"] += 1
                 break
     return row
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+def compare_all(args: argparse.Namespace) -> None:
     rows = [compare(name, args.steps) for name in TASKS]
-    print("| task | steps | episodes | falls | largest difference of an observation | of a reward | of terminations |")
-    print("|---|---|---|---|---|---|---|")
+    head = ["task", "steps", "episodes", "falls", "largest difference of an observation", "of a reward"]
+    lines = []
     for r in rows:
-        print(
-            f"| {r['task']} | {r['steps']:,} | {r['episodes']} | {r['falls']} | {r['observation']:.1e} "
-            f"| {r['reward']:.1e} | {r['terminations']} |"
-        )
+        lines.append([r["task"], f"{r['steps']:,}", str(r["episodes"]), str(r["falls"])])
+        lines[-1] += [f"{r['observation']:.1e}", f"{r['reward']:.1e}", str(r["terminations"])]
+    print(Table([*head, "different terminations"], lines).markdown())
     if args.out:
-        args.out.write_text(json.dumps({"versions": versions(), "steps": args.steps, "rows": rows}, indent=2) + "\n")
+        write_json(args.out, {"versions": versions(), "steps": args.steps, "rows": rows})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = make_parser("step_parity", __doc__)
+    parser.add_argument("--steps", type=count, default=10_000, help="per task")
+    parser.add_argument("--out", type=Path)
+    return run_script(parser, compare_all, argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
