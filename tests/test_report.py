@@ -17,6 +17,7 @@ import pytest
 
 import offrank
 from browser import Browser, find_browser
+from offrank.algorithms.rankers import RANKERS
 from offrank.cli import build_parser, main
 from offrank.cli.options import seeds
 from offrank.core.errors import UsageError
@@ -186,14 +187,29 @@ def test_versions_and_commands_are_there(page: Path) -> None:
     assert ["18", "0", "3.12.0", "Linux-6", "0.1.0"] in [line[:5] for line in table]
     commands = re.findall(r"^(?:<pre.*<code>)?(offrank .*?)(?:</code>.*)?$", text, re.M)
     trained = [shlex.split(line) for line in commands if line.startswith("offrank train")]
-    parser, _ = build_parser()
-    parsed = [parser.parse_args(words[1:]) for words in trained]
+    parsed = [parse(words) for words in trained]
     on_policy = next(a for a in parsed if (a.task, a.algo, a.ranker) == ("Swimmer-v3", "ars", None))
     assert (on_policy.seeds, on_policy.steps, on_policy.engine) == (seeds("0-2"), 440_000, "mujoco")
     assert any(a.ranker == "random" for a in parsed) and any(a.set == [("bandwidth", "0.5")] for a in parsed)
     assert any(line.startswith("offrank reproduce lqr --seeds 0-3") for line in commands)
     for line in commands:
-        parser.parse_args(shlex.split(line)[1:])
+        parse(shlex.split(line))
+
+
+def parse(words: list[str]) -> Any:
+    """The arguments of a command `offrank VERB ...`."""
+    parser, _ = build_parser(words[1])
+    return parser.parse_args(words[1:])
+
+
+def test_rows_of_rankers_and_settings_that_no_longer_exist_are_shown(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delitem(RANKERS, "memory", raising=False)
+    old = row(0, 100_000) | {"ranker": "memory", "hyperparameters": {"orthogonal": True}}
+    write_rows(tmp_path / "table1.json", [row(0, 200_000), old])
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "report.html")]) == 0
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "ars-memory-orthogonalTrue" in text
+    assert "# Swimmer-v3 ars-memory-orthogonalTrue, seeds 0: this version has no such" in text
 
 
 def test_the_command_of_a_run_makes_it_again(tmp_path: Path, monkeypatch) -> None:
@@ -252,12 +268,13 @@ def test_equal_folders_make_equal_pages(study: Path) -> None:
 
 
 def test_every_part_of_the_page_is_packaged() -> None:
-    room = Path(offrank.__file__).parent / "report"
+    package = Path(offrank.__file__).parent
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = settings["tool"]["setuptools"]["package-data"]["offrank"]
-    for path in room.iterdir():
-        if path.suffix in (".html", ".css", ".js"):
-            assert any(fnmatch(f"report/{path.name}", pattern) for pattern in patterns)
+    parts = [path for path in (package / "lab/report").iterdir() if path.suffix in (".html", ".css", ".js")]
+    assert len(parts) == 4
+    for path in parts:
+        assert any(fnmatch(path.relative_to(package).as_posix(), pattern) for pattern in patterns)
 
 
 # --- what it is made from

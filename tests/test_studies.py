@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
+from offrank.algorithms.rankers import RANKERS
 from offrank.cli import main
 from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import read_json
 from offrank.display.progress import NoDisplay
-from offrank.lab.studies.catalogue import STUDIES, Wishes
+from offrank.lab.studies.catalogue import STUDIES, StudyOptions
 from offrank.lab.studies.figures import curves_over_steps
 from offrank.lab.studies.outcomes import gather, groups, read_rows, write_rows
 from offrank.lab.studies.paper import about
-from offrank.lab.studies.plan import Planned, Variant, plan_runs
+from offrank.lab.studies.plan import RETIRED, Planned, Variant, plan_runs
 from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
-from offrank.lab.studies.work import Workshop, carry_out, estimate, evaluation_share, missing
+from offrank.lab.studies.work import ExecutionSettings, carry_out, estimate, evaluation_share, missing
 from offrank.runs.config import resolve
 from offrank.runs.lock import lock_folder
 from offrank.tasks import TASKS
@@ -35,7 +36,7 @@ def small_plan(seeds: range = range(2), steps: int = 12_000, threshold: float | 
 
 
 def work(pool: Path, plan: list[Planned]) -> list[str]:
-    return sorted(run.name for run in carry_out(plan, Workshop(pool), NoDisplay()).done)
+    return sorted(run.name for run in carry_out(plan, ExecutionSettings(pool), NoDisplay()).done)
 
 
 def results(pool: Path) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def row(seed: int, steps: int | None, algo: str = "ars", ranker: str | None = No
 
 
 def test_table1_runs_what_the_paper_has_with_both_baselines_and_eight_seeds() -> None:
-    plan = STUDIES["table1"].plan(Wishes())
+    plan = STUDIES["table1"].plan(StudyOptions())
     for task in TASKS:
         labels = {run.variant.label for run in plan if run.task == task}
         assert labels == set(about(task, "interactions"))
@@ -86,25 +87,27 @@ def test_budgets_leave_room_for_every_median_of_the_paper() -> None:
 
 
 def test_the_presets_of_the_plan_are_those_of_the_paper() -> None:
-    sizes = {(run.task, run.variant.label): run for run in STUDIES["table1"].plan(Wishes(seeds=(0,)))}
+    sizes = {(run.task, run.variant.label): run for run in STUDIES["table1"].plan(StudyOptions(seeds=(0,)))}
     h = resolve("HalfCheetah-v3", sizes["HalfCheetah-v3", "op-ars"].variant.algo).hyperparameters
     assert (h["n_directions"], h["n_top"], h["n_behaviour"], h["bandwidth"]) == (32, 4, 2, 1.0)
 
 
 def test_box_plots_and_curves_share_the_runs_of_the_table() -> None:
-    names = [[run.name for run in STUDIES[name].plan(Wishes())] for name in ("table1", "boxplots", "curves")]
+    names = [[run.name for run in STUDIES[name].plan(StudyOptions())] for name in ("table1", "boxplots", "curves")]
     assert names[0] == names[1] == names[2]
 
 
 def test_the_grid_names_only_what_differs_from_the_preset() -> None:
-    plan = STUDIES["sensitivity"].plan(Wishes(tasks=("HalfCheetah-v3",), seeds=(0,)))
+    plan = STUDIES["sensitivity"].plan(StudyOptions(tasks=("HalfCheetah-v3",), seeds=(0,)))
     labels = [run.variant.label for run in plan]
     assert len(set(labels)) == 8 and "op-ars" in labels and "op-ars-h0.25-n_b1" in labels
     assert all(run.threshold is None for run in plan)
 
 
 def test_algos_may_name_a_ranker() -> None:
-    plan = STUDIES["table1"].plan(Wishes(("Hopper-v3",), ("op-ars/smallest-change", "op-ars/kernel", "tres"), (0,)))
+    plan = STUDIES["table1"].plan(
+        StudyOptions(("Hopper-v3",), ("op-ars/smallest-change", "op-ars/kernel", "tres"), (0,))
+    )
     assert [run.variant.label for run in plan] == ["op-ars-smallest-change", "op-ars", "tres", "tres-random"]
 
 
@@ -170,13 +173,13 @@ def test_two_processes_share_a_study_without_doing_a_run_twice(tmp_path: Path) -
     assert missing(small_plan(range(4)), tmp_path) == []
 
 
-def test_a_run_in_other_hands_is_left_to_them(tmp_path: Path) -> None:
+def test_a_run_of_another_process_is_left_to_it(tmp_path: Path) -> None:
     plan = small_plan(range(1))
     taken = tmp_path / plan[0].name
     taken.mkdir()
     with another_process(taken):
-        tally = carry_out(plan, Workshop(tmp_path), NoDisplay())
-        assert tally.elsewhere == plan[:1] and len(tally.done) == len(plan) - 1
+        progress = carry_out(plan, ExecutionSettings(tmp_path), NoDisplay())
+        assert progress.elsewhere == plan[:1] and len(progress.done) == len(plan) - 1
     assert work(tmp_path, plan) == [plan[0].name]
 
 
@@ -193,15 +196,15 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_the_estimate_is_the_steps_left_at_the_measured_pace(tmp_path: Path) -> None:
     work(tmp_path, small_plan(range(1), steps=6_000))
-    rows = estimate(small_plan(range(2), steps=60_000), Workshop(tmp_path), calibrate=lambda engine: 1e-3)
+    rows = estimate(small_plan(range(2), steps=60_000), ExecutionSettings(tmp_path), calibrate=lambda engine: 1e-3)
     for run, done, finished, seconds in rows:
         assert not finished and (done > 0) == (run.seed == 0)
         assert seconds == pytest.approx((60_000 - done) * (1 + evaluation_share(run)) * 1e-3)
-    assert estimate(small_plan(range(1), steps=6_000), Workshop(tmp_path))[0][2:] == (True, 0.0)
+    assert estimate(small_plan(range(1), steps=6_000), ExecutionSettings(tmp_path))[0][2:] == (True, 0.0)
 
 
 def test_evaluation_costs_what_its_episodes_cost() -> None:
-    share = {run.variant.label: evaluation_share(run) for run in STUDIES["table1"].plan(Wishes(("Swimmer-v3",)))}
+    share = {run.variant.label: evaluation_share(run) for run in STUDIES["table1"].plan(StudyOptions(("Swimmer-v3",)))}
     assert share["ars"] == 100 / 40 and share["ars-random"] == 100 / 20 and share["op-ars"] == 100 / 40
 
 
@@ -214,7 +217,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert read_rows([tmp_path / "rows.json"]) == rows
     assert len((tmp_path / "rows.json").read_text().splitlines()) == len(rows) + 2
     (tmp_path / "other.json").write_text("[1]")
-    with pytest.raises(FileFormatError, match="does not hold the outcomes of runs"):
+    with pytest.raises(FileFormatError, match="does not hold results of runs"):
         read_rows([tmp_path / "other.json"])
 
 
@@ -228,6 +231,31 @@ def test_runs_that_differ_are_not_taken_together() -> None:
         ("ars-random", "mujoco", [0]),
     ]
     assert [g.size for g in found] == ["2/1", "2/1", "2/1", "1/1"]
+
+
+def stored(seed: int, ranker: str, algo: str = "ars", **settings: Any) -> dict[str, Any]:
+    """A row of an earlier version, whose ranker, algorithm or settings may not exist any more."""
+    return row(seed, 100_000) | {"algo": algo, "ranker": ranker, "hyperparameters": settings}
+
+
+def test_settings_that_no_longer_exist_are_named_only_where_they_had_an_effect() -> None:
+    rows = [row(0, 1), row(1, 1, **RETIRED), row(2, 1, orthogonal=True), row(3, 1, starts=4, start_steps=100_000)]
+    labels = ["ars", "ars-orthogonalTrue", "ars-start_steps100000-starts4"]
+    assert [g.variant.label for g in groups(rows)] == labels
+    assert groups(rows)[0].seeds == [0, 1]
+
+
+def test_rows_of_rankers_and_algorithms_that_no_longer_exist_are_shown(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.delitem(RANKERS, "memory", raising=False)
+    rows = [row(0, 200_000), stored(0, "memory", orthogonal=True), stored(1, "no-such-ranker", "q-none")]
+    write_rows(tmp_path / "rows.json", rows)
+    for study in ("table1", "boxplots", "curves", "walltime"):
+        assert main(["reproduce", study, "--from", str(tmp_path / "rows.json"), "--out", str(tmp_path / "out")]) == 0
+        text = capsys.readouterr().out
+        assert "| ars-memory-orthogonalTrue |" in text and "| q-none-no-such-ranker |" in text
+    words = ["--algos", "ars/memory", "--out", str(tmp_path / "one")]
+    assert main(["reproduce", "table1", "--from", str(tmp_path / "rows.json"), *words]) == 0
+    assert [r["ranker"] for r in read_rows([tmp_path / "one" / "table1.json"])] == ["memory"]
 
 
 def test_tasks_and_variants_stand_in_their_usual_order() -> None:
@@ -285,7 +313,7 @@ def test_tables_and_figures_are_rebuilt_from_the_outcomes_alone_to_the_same_byte
         words = ["reproduce", name, "--from", str(tmp_path / "rows.json"), "--out", str(tmp_path / out)]
         assert main(words) == 0
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    drawn = [] if name in ("table1", "walltime") else [f"{name}.png", f"{name}.svg"]
+    drawn = [] if name in ("table1", "walltime") else [f"{name}.png"]
     assert files == sorted([f"{name}-summary.json", f"{name}.json", f"{name}.md", *drawn])
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
@@ -294,7 +322,7 @@ def test_tables_and_figures_are_rebuilt_from_the_outcomes_alone_to_the_same_byte
 def test_a_run_too_short_to_be_evaluated_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(tmp_path / "rows.json", [row(7, None, "op-ars") | {"evaluations": []}])
     assert main(["reproduce", "seeds", "--from", str(tmp_path / "rows.json"), "--out", str(tmp_path)]) == 2
-    assert "Swimmer-v3 seed 7 has no evaluation up to there: there is no curve to draw" in capsys.readouterr().err
+    assert "Swimmer-v3 seed 7 has no evaluation: there is no curve to draw" in capsys.readouterr().err
     assert not (tmp_path / "seeds.json").exists()  # nothing half-written
 
 
@@ -333,7 +361,7 @@ def test_a_smaller_budget_forgets_what_came_later(tmp_path: Path, capsys: pytest
     assert {row["reached"] for row in rows} == {True, False}
     capsys.readouterr()
     assert main(["reproduce", "lqr", "--from", str(results / "lqr.json"), "--budget", "1k"]) == 2
-    assert "--budget is not for lqr" in capsys.readouterr().err
+    assert "--budget does not work with lqr" in capsys.readouterr().err
 
 
 def test_committed_outcomes_are_of_the_settings_there_are() -> None:
@@ -388,7 +416,7 @@ def test_a_run_that_is_read_twice_counts_once(tmp_path: Path, capsys: pytest.Cap
     write_rows(tmp_path / "b.json", [row(seed, None) for seed in (3, 4)])
     assert again("table1", tmp_path / "out", tmp_path / "a.json", tmp_path / "b.json", tmp_path / "a.json") == 0
     told = capsys.readouterr()
-    assert "1 of 5" in told.out and "5 outcomes are of runs that others are of" in told.err
+    assert "1 of 5" in told.out and "5 rows repeat a run of another row" in told.err
 
 
 def test_a_file_is_not_overwritten_by_a_part_of_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -408,9 +436,9 @@ def test_what_is_shown_is_what_was_asked_for(tmp_path: Path, capsys: pytest.Capt
     assert again("table1", out, source, "--algos", "ars/random") == 0
     assert [r["ranker"] for r in read_rows([out / "table1.json"])] == ["random"]
     for words, line in {
-        ("--algos", "tres"): "--algos tres: no outcome is of that; they are of ars, op-ars",
-        ("--tasks", "Hopper-v3"): "--tasks Hopper-v3: no outcome is of that; they are of Swimmer-v3",
-        ("--seeds", "5"): "no outcome is of any of these seeds",
+        ("--algos", "tres"): "--algos tres: no row has it; there are ars, op-ars",
+        ("--tasks", "Hopper-v3"): "--tasks Hopper-v3: no row has it; there are Swimmer-v3",
+        ("--seeds", "5"): "no row has any of these seeds",
     }.items():
         capsys.readouterr()
         assert again("table1", out, source, *words) == 2
@@ -420,9 +448,9 @@ def test_what_is_shown_is_what_was_asked_for(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("study", "line"),
     [
-        ("lqr", "lqr needs curve of every outcome, and that of Swimmer-v3 ars seed 0 has none"),
-        ("sensitivity", "sensitivity needs n_behaviour of every outcome"),
-        ("walltime", "walltime needs wall_s of every outcome"),
+        ("lqr", "lqr needs curve in every row, and the row of Swimmer-v3 ars seed 0 has none"),
+        ("sensitivity", "sensitivity needs n_behaviour in every row"),
+        ("walltime", "walltime needs wall_s in every row"),
     ],
 )
 def test_outcomes_of_another_study_are_refused(
@@ -443,7 +471,7 @@ def test_a_damaged_outcome_is_named(
 ) -> None:
     write_rows(tmp_path / "rows.json", [row(0, None), row(1, None) | wrong])
     assert again("table1", tmp_path / "out", tmp_path / "rows.json") == 2
-    assert f"no sensible, {line}" in capsys.readouterr().err
+    assert f"or an invalid, {line}" in capsys.readouterr().err
 
 
 def test_lqr_is_shown_again_from_folders_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -465,7 +493,7 @@ def test_lqr_is_shown_again_from_folders_of_runs(tmp_path: Path, capsys: pytest.
     assert again("lqr", tmp_path / "out", tmp_path / "a") == 0
     assert "| ars" in capsys.readouterr().out
     assert main(["reproduce", "lqr", "--tasks", "Swimmer-v3"]) == 2
-    assert "lqr is about LQR alone" in capsys.readouterr().err
+    assert "lqr runs on LQR only" in capsys.readouterr().err
 
 
 def test_the_threshold_is_the_tasks_own(tmp_path: Path) -> None:

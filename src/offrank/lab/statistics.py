@@ -1,7 +1,8 @@
-"""Statistics of runs that may never reach their threshold: a seed that did not get there is information, not a gap.
+"""Statistics of runs that may never reach their threshold: such runs are censored, not left out.
 
-`reached` are steps to the threshold, a run each, None where it was not reached; `spent` the steps each run took in all,
-which is what is known of one that did not get there. None as a result stands for "later than any run was watched".
+`reached` are steps to the threshold, one entry per run, None where it was not reached; `spent` the steps that each run
+took in all, at which a run that did not reach the threshold is censored. None as a result means "later than any run was
+observed".
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """From low to high, None where an end lies beyond every budget."""
+    """From low to high; None where an end lies beyond every budget."""
 
     low: float | None
     high: float | None
@@ -48,7 +49,7 @@ def censored_median(reached: Reached, spent: Sequence[int]) -> float | None:
 
 
 def median_of_successes(reached: Reached) -> float | None:
-    """The paper's reading: the median over the seeds that got there, whatever became of the others."""
+    """The paper's definition: the median over the seeds that reached the threshold, ignoring the others."""
     found = [r for r in reached if r is not None]
     return float(median(found)) if found else None
 
@@ -72,10 +73,10 @@ def success_interval(successes: int, runs: int, level: float = LEVEL) -> Interva
 
 
 def win(a: tuple[int | None, int], b: tuple[int | None, int]) -> float:
-    """1 if the run a = (reached, spent) was known to be there before b, 0 if after, else 1/2.
+    """1 if the run a = (reached, spent) is known to have reached the threshold before b, 0 if after, else 1/2.
 
-    Two runs that never got there tie; so do runs whose order nobody saw, because one was given up before the other
-    arrived.
+    Two runs that never reached it tie; so do runs whose order is unknown because one was stopped before the other
+    reached it.
     """
     (reached_a, spent_a), (reached_b, spent_b) = a, b
     if reached_a is not None and reached_b is not None:
@@ -96,7 +97,7 @@ def win_table(reached_a: Reached, spent_a: Sequence[int], reached_b: Reached, sp
 
 
 def probability_of_winning(table: FloatArray, level: float = LEVEL) -> tuple[float, Interval]:
-    """The probability that a run of A is there before one of B (ties half), with a bootstrap interval over both.
+    """The probability that a run of A reaches the threshold before one of B (ties half), with a bootstrap interval.
 
     Gehan's form of the Mann-Whitney statistic: with nothing censored it is the usual one.
     """
@@ -113,7 +114,7 @@ class Paired:
     wins: int
     losses: int
     ties: int
-    p: float  # of the two-sided sign test; ties say nothing
+    p: float  # of the two-sided sign test, without ties
 
 
 def paired(a: Mapping[int, tuple[int | None, int]], b: Mapping[int, tuple[int | None, int]]) -> Paired:
@@ -136,11 +137,11 @@ def _resampled(statistic: Callable[[IntArray], float], n: int) -> FloatArray:
 
 
 def _percentiles(values: FloatArray, level: float) -> Interval:
-    """The middle `level` of the values, without interpolation: half way to infinity is nowhere."""
+    """The middle `level` of the values, without interpolation, because values may be infinite."""
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
     return Interval(*(None if isinf(end) else float(end) for end in (low, high)))
 
 
 def _check(reached: Reached, spent: Sequence[int]) -> None:
     if len(reached) != len(spent) or not len(reached):
-        raise UsageError(f"{len(reached)} outcomes and {len(spent)} budgets: one of each a run, and at least one run")
+        raise UsageError(f"{len(reached)} outcomes and {len(spent)} budgets: one of each per run, and at least one run")

@@ -17,13 +17,12 @@ import numpy as np
 
 from offrank.core.candidates import Episodes
 from offrank.core.errors import require
-from offrank.core.noise import Directions, Role
-from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory
 from offrank.engines import Cluster
 from offrank.engines.gymnasium.engine import GymnasiumEngine
 from offrank.engines.ray.engine import RayEngine
 from offrank.lab.bench.rounds import alternate, ratio
+from offrank.lab.requests import around_zero
 from offrank.runs.config import resolve
 from offrank.tasks import TASKS
 
@@ -53,17 +52,7 @@ class Sleeper(gym.Env[Any, Any]):
 
 def some_episodes(shape: tuple[int, int], episodes: int, horizon: int, directions: int) -> Request:
     """Episodes of the first of so many directions around zero."""
-    p, n = shape
-    return Request(
-        base=np.zeros((p, n)),
-        whitening=Whitening.identity(n),
-        seeds=np.arange(episodes),
-        roles=np.tile([Role.PLUS, Role.MINUS], episodes)[:episodes].astype(np.int64),
-        index=np.arange(episodes) // 2,
-        horizon=horizon,
-        scale=0.03,
-        directions=Directions(0, 0, directions, shape),
-    )
+    return around_zero(shape, episodes, horizon, pairs=True, directions=directions)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A control step on the GPU, and what in it is not physics, at several numbers of worlds."""
+"""Time of a control step on the GPU, and of the part of it that is not physics, for several numbers of worlds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from offrank.core.noise import Directions, Role
-from offrank.core.normalizer import Whitening
-from offrank.core.rollouts import Request
 from offrank.engines.warp.engine import ROWS, Preparation, choose_device
 from offrank.engines.warp.gpu import Gpu
 from offrank.lab.bench.rounds import ratio
+from offrank.lab.requests import around_zero
 from offrank.tasks import TASKS
 from offrank.tasks.locomotion import Task
 
@@ -23,14 +21,11 @@ WARM_UP, STEPS = 30, 100  # control steps before a measurement, and in it
 
 
 def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
-    """Milliseconds of a control step with a random policy a world, of one with all robots at rest, and of what is
-    around the physics in either."""
-    import warp as wp
-
+    """Milliseconds of a control step with a random policy per world, with all robots at rest, and without physics."""
     from offrank.engines.warp.worlds import Worlds
 
     task, device = TASKS[name], choose_device(gpu.device)
-    # a robot at rest costs the solver one iteration a substep; a batch of moving ones as many as the hardest of them
+    # with robots at rest the solver takes one iteration per substep; else as many as the hardest world needs
     scales = {"control step": 0.1, "at rest": 0.0, "around physics": 0.1}
     worlds = {part: Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic) for part in scales}
     episodes = {scale: random_policies(task, gpu.worlds, scale) for scale in set(scales.values())}
@@ -43,12 +38,9 @@ def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
             some.advance(WARM_UP)  # out of the start state, and into contact
             contestants[part] = _around(some) if part == "around physics" else partial(some.advance, STEPS)
         for part, take_steps in contestants.items():
-            wp.synchronize_device(device)
-            begin = time.perf_counter()
-            take_steps()
-            wp.synchronize_device(device)
+            seconds = seconds_of(take_steps, device)
             if round:  # the first one warms up
-                times[part].append((time.perf_counter() - begin) / STEPS)
+                times[part].append(seconds / STEPS)
     return {
         "task": name,
         "worlds": gpu.worlds,
@@ -60,19 +52,21 @@ def control_step(name: str, gpu: Gpu, rounds: int) -> dict[str, Any]:
     }
 
 
+def seconds_of(take_steps: Callable[[], None], device: Any) -> float:
+    """Seconds of some work on the device, up to its end."""
+    import warp as wp
+
+    wp.synchronize_device(device)
+    begin = time.perf_counter()
+    take_steps()
+    wp.synchronize_device(device)
+    return time.perf_counter() - begin
+
+
 def random_policies(task: Task, worlds: int, scale: float) -> tuple[Any, ...]:
-    """Enough episodes for every world to be at work in every step, as `Worlds.load` takes them."""
-    count, shape = ROWS * worlds, (task.act_dim, task.obs_dim)
-    request = Request(
-        base=np.zeros(shape),
-        whitening=Whitening.identity(task.obs_dim),
-        seeds=np.arange(count),
-        roles=np.full(count, Role.PLUS, dtype=np.int64),
-        index=np.arange(count),
-        horizon=task.horizon,
-        scale=scale,
-        directions=Directions(0, 0, count, shape),
-    )
+    """Enough episodes for every world to be busy at every step, as `Worlds.load` takes them."""
+    count = ROWS * worlds
+    request = around_zero((task.act_dim, task.obs_dim), count, task.horizon, scale=scale)
     horizons, keep = np.full(count, task.horizon), np.zeros(count, dtype=bool)
     return Preparation(task)(request), [request.whitening] * count, horizons, keep
 

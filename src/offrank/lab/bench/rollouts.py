@@ -13,11 +13,10 @@ import numpy as np
 from mujoco.batch import Batch
 
 from offrank.core.arrays import FloatArray, IntArray
-from offrank.core.noise import Directions, Role
-from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Request
 from offrank.engines.native.engine import MujocoEngine
 from offrank.lab.bench.rounds import alternate, ratio
+from offrank.lab.requests import around_zero
 from offrank.tasks import TASKS, Task
 from offrank.tasks.models import quiet_mujoco
 
@@ -53,17 +52,7 @@ class Recording:
 
 def some_policies(task: Task, candidates: int, horizon: int = 1000, scale: float = 0.03) -> Request:
     """Perturbations of the zero policy, as in a first iteration."""
-    p, n = task.act_dim, task.obs_dim
-    return Request(
-        base=np.zeros((p, n)),
-        whitening=Whitening.identity(n),
-        seeds=np.arange(candidates),
-        roles=np.full(candidates, Role.PLUS, dtype=np.int64),
-        index=np.arange(candidates),
-        horizon=horizon,
-        scale=scale,
-        directions=Directions(0, 0, candidates, (p, n)),
-    )
+    return around_zero((task.act_dim, task.obs_dim), candidates, horizon, scale=scale)
 
 
 def record(task: Task, request: Request, engine: MujocoEngine) -> Recording:

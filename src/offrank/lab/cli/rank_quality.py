@@ -31,7 +31,7 @@ from offrank.lab.rank_quality.verdict import judge, summary
 from offrank.runs.config import ALGORITHMS, configure, resolve
 
 ITERATIONS = [30, 100, 250]
-RECORD, FIGURE = "rank-quality.json", "rank-quality"
+RECORD, FIGURE = "rank-quality.json", "rank-quality.png"
 MEANING = {"max": "max(r+, r-)", "gap": "|r+ - r-|", "mean": "(r+ + r-)/2"}
 
 EPILOG = """\

@@ -15,26 +15,26 @@ from offrank.core.files import write_atomically
 from offrank.display.plots import run_folders
 from offrank.display.progress import clock, growing_display
 from offrank.engines import ENGINES, native_name
-from offrank.lab.studies.catalogue import STUDIES, Study, Wishes
+from offrank.lab.studies.catalogue import STUDIES, Study, StudyOptions
 from offrank.lab.studies.outcomes import Row, cut, distinct, read_rows, write_rows
 from offrank.lab.studies.plan import Planned
-from offrank.lab.studies.work import Tally, Workshop, carry_out, estimate, missing
+from offrank.lab.studies.work import ExecutionSettings, Progress, carry_out, estimate, missing
 from offrank.runs.opening import make_folder
 from offrank.tasks import NATIVE
 
 EPILOG = """\
 examples:
-  offrank reproduce table1 --dry-run                     what it would run, and for how long
+  offrank reproduce table1 --dry-run                     list the runs, and a bound of the time they take
   offrank reproduce table1 --tasks Swimmer-v3,Hopper-v3 --seeds 0-7
-  offrank reproduce boxplots --tasks Swimmer-v3          of the same runs: nothing is run twice
+  offrank reproduce boxplots --tasks Swimmer-v3          uses the same runs: nothing is run twice
   offrank reproduce seeds --engine warp                  100 seeds side by side on a GPU
   offrank reproduce table1 --engine ray --address auto   on a cluster
   offrank reproduce lqr
-  offrank reproduce table1 --from results/table1.json    table and figures again, from the outcomes alone
-  offrank reproduce seeds --from DIR --budget 1M         as if no run had been given more
+  offrank reproduce table1 --from results/table1.json    table and figures from stored rows, without running
+  offrank reproduce seeds --from DIR --budget 1M         as if every budget had been 1M
 
-Interrupt it, start it again with more seeds, or start it in several processes on one folder: only what is missing is
-run, and nothing twice. See docs/reproduction.md for the files.
+It may be interrupted, started again with more seeds, or started by several processes on one folder: only missing runs
+are started. See docs/reproduction.md for the files.
 """
 
 
@@ -48,26 +48,26 @@ def add_parser(verbs: Any) -> None:
     )
     parser.add_argument("study", metavar="STUDY", help=f"one of {', '.join(STUDIES)}")
     what = parser.add_argument_group("what")
-    what.add_argument("--tasks", metavar="A,B", help="default: the study's own")
-    what.add_argument("--algos", metavar="A,B", help="ars is both baselines; op-ars/smallest-change names a ranker")
+    what.add_argument("--tasks", metavar="A,B", help="default: those of the study")
+    what.add_argument("--algos", metavar="A,B", help="ars means both baselines; op-ars/smallest-change names a ranker")
     what.add_argument("--seeds", type=seeds, metavar="0-7", help="default: as many as the paper")
     what.add_argument(
         "--budget",
         type=count,
-        help="steps a run (default: about twice the paper's ARS median); with --from: nothing that came later",
+        help="steps per run (default: about twice the paper's ARS median); with --from: cut longer runs there",
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--engine", choices=ENGINES, help="default: each task's own")
+    how.add_argument("--engine", choices=ENGINES, help="default: that of each task")
     how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: all CPUs)")
-    how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one a CPU)")
+    how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU)")
     how.add_argument("--side-by-side", type=count, metavar="K", help="runs at a time (default: what suits the engine)")
     how.add_argument("--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="default runs/reproduce")
     how.add_argument(
-        "--from", dest="source", type=Path, nargs="+", metavar="PATH", help="run nothing: outcomes or folders of runs"
+        "--from", dest="source", type=Path, nargs="+", metavar="PATH", help="run nothing: read rows or run folders"
     )
-    how.add_argument("--unfinished", action="store_true", help="with --from: runs that go on, as far as they have come")
-    how.add_argument("--dry-run", action="store_true", help="list the runs and the most time they can take")
-    how.add_argument("--json", action="store_true", help="print data rather than Markdown")
+    how.add_argument("--unfinished", action="store_true", help="with --from: also read unfinished runs")
+    how.add_argument("--dry-run", action="store_true", help="list the runs and an upper bound of their time")
+    how.add_argument("--json", action="store_true", help="print rows as JSON instead of Markdown")
     how.add_argument("--quiet", action="store_true", help="no progress")
     gpu.add_flags(parser)
     cluster.add_flags(parser)
@@ -80,20 +80,20 @@ def reproduce(args: argparse.Namespace) -> int:
             f"unknown study {args.study!r}: one of {', '.join(STUDIES)}{did_you_mean(args.study, STUDIES)}"
         )
     study = STUDIES[args.study]
-    wishes = Wishes(
+    options = StudyOptions(
         tasks=None if args.tasks is None else tuple(dict.fromkeys(_task(word) for word in args.tasks.split(","))),
         algos=None if args.algos is None else tuple(dict.fromkeys(args.algos.split(","))),
         seeds=None if args.seeds is None else tuple(args.seeds),
         budget=args.budget,
     )
     if args.unfinished and not args.source:
-        raise UsageError("--unfinished is for --from: a study shows the runs that have ended, and says what is missing")
+        raise UsageError("--unfinished needs --from: without it, a study shows finished runs and lists the others")
     if args.source:
         if args.dry_run:
-            raise UsageError("--from runs nothing: there is nothing to rehearse with --dry-run")
-        return _present_again(study, wishes, args)
-    plan = study.plan(wishes)
-    shop = Workshop(
+            raise UsageError("--from runs nothing: it cannot be combined with --dry-run")
+        return _present_stored(study, options, args)
+    plan = study.plan(options)
+    settings = ExecutionSettings(
         pool=args.out / study.pool,
         engine=args.engine,
         threads=args.threads,
@@ -103,27 +103,27 @@ def reproduce(args: argparse.Namespace) -> int:
         cluster=cluster.cluster_of(args),
     )
     if args.dry_run:
-        return _rehearse(plan, shop, args)
+        return _print_estimate(plan, settings, args)
     display = growing_display(sys.stderr, enabled=not args.quiet)
     failure: OffrankError | None = None
-    tally = Tally()
+    progress = Progress()
     try:
-        tally = carry_out(plan, shop, display)
+        progress = carry_out(plan, settings, display)
     except Interrupted as error:
-        print(f"offrank: {error}; saved, the same command goes on from here", file=sys.stderr)
+        print(f"offrank: {error}; saved, the same command continues from here", file=sys.stderr)
         return 128 + error.signum
     except UsageError:
         raise
-    except OffrankError as error:  # what the others came to is still worth a table
+    except OffrankError as error:  # the other runs still make a table
         failure = error
     finally:
         display.close()
-    lacking = missing(plan, shop.pool)
-    rows = [_as_planned(study.gather(shop.pool / run.name), run, study, args) for run in plan if run not in lacking]
+    lacking = missing(plan, settings.pool)
+    rows = [_as_planned(study.gather(settings.pool / run.name), run, study, args) for run in plan if run not in lacking]
     if study.beside is not None and rows:
         rows += study.beside(sorted({run.seed for run in plan}), max(run.steps for run in plan))
-    for run in tally.elsewhere:
-        print(f"offrank: {run.name} is in the hands of another process", file=sys.stderr)
+    for run in progress.elsewhere:
+        print(f"offrank: {run.name} is being run by another process", file=sys.stderr)
     status = _present(study, rows, args, lacking)
     if failure is not None:
         raise failure
@@ -131,10 +131,10 @@ def reproduce(args: argparse.Namespace) -> int:
 
 
 def _as_planned(row: Row, run: Planned, study: Study, args: argparse.Namespace) -> Row:
-    """A finished run's row, no further than asked for: what is in the folder may have had more steps.
+    """The row of a finished run, cut at --budget: the run in the folder may have had more steps.
 
     Raises:
-        UsageError: it was run on another engine than was asked for.
+        UsageError: it was run on another engine than the one of --engine.
     """
     if args.engine not in (None, "auto", "ray", row["engine"]):
         raise UsageError(f"{run.name} in {args.out} was run on {row['engine']}, not {args.engine}: give another --out")
@@ -149,59 +149,59 @@ def _task(word: str) -> str:
     return name
 
 
-def _present_again(study: Study, wishes: Wishes, args: argparse.Namespace) -> int:
-    """What --from asks for: run nothing."""
-    if not study.in_parts and (wishes.budget is not None or args.unfinished):
-        flag = "--budget" if wishes.budget is not None else "--unfinished"
-        raise UsageError(f"--from with {flag} is not for {study.name}: its outcomes are known of whole runs only")
+def _present_stored(study: Study, options: StudyOptions, args: argparse.Namespace) -> int:
+    """Make table and figures from stored rows (--from)."""
+    if not study.in_parts and (options.budget is not None or args.unfinished):
+        flag = "--budget" if options.budget is not None else "--unfinished"
+        raise UsageError(f"--from with {flag} does not work with {study.name}: its rows describe whole runs only")
     found = read_rows(args.source, args.unfinished, study.gather)
     rows = distinct(found)
     if not rows:
-        going = 0 if args.unfinished else sum(path.is_dir() and len(run_folders([path])) for path in args.source)
-        also = f"; {going} are unfinished, add --unfinished to see how far they have come" if going else ""
+        unfinished = 0 if args.unfinished else sum(path.is_dir() and len(run_folders([path])) for path in args.source)
+        also = f"; {unfinished} are unfinished, add --unfinished to read them" if unfinished else ""
         raise UsageError(f"no finished run in {' '.join(map(str, args.source))}{also}")
     if len(rows) < len(found):
         print(
-            f"offrank: {len(found) - len(rows)} outcomes are of runs that others are of: each counts once",
+            f"offrank: {len(found) - len(rows)} rows repeat a run of another row: each run counts once",
             file=sys.stderr,
         )
-    chosen = _chosen(wishes, rows)
-    study.check(chosen, parts=wishes.budget is not None)
-    if wishes.budget is not None:
-        chosen = [cut(row, wishes.budget) for row in chosen]
+    chosen = _chosen(options, rows)
+    study.check(chosen, parts=options.budget is not None)
+    if options.budget is not None:
+        chosen = [cut(row, options.budget) for row in chosen]
     target = (args.out / f"{study.name}.json").resolve()
     if chosen != rows and target in {path.resolve() for path in args.source}:
         raise UsageError(f"{target} would be overwritten by a part of itself: give another --out")
     return _present(study, chosen, args, [])
 
 
-def _chosen(wishes: Wishes, rows: list[Row]) -> list[Row]:
+def _chosen(options: StudyOptions, rows: list[Row]) -> list[Row]:
     """The rows that were asked for."""
     for flag, key, asked in (
-        ("--tasks", "task", wishes.tasks),
-        ("--seeds", "seed", wishes.seeds),
-        ("--algos", "algo", wishes.algos),
+        ("--tasks", "task", options.tasks),
+        ("--seeds", "seed", options.seeds),
+        ("--algos", "algo", options.algos),
     ):
         if asked is None:
             continue
         held = {name for row in rows for name in _names(row, key)}
-        absent = [wish for wish in asked if wish not in held]
+        absent = [name for name in asked if name not in held]
         if absent and key != "seed":
             there = ", ".join(sorted({row[key] for row in rows}))
-            raise UsageError(f"{flag} {absent[0]}: no outcome is of that; they are of {there}")
+            raise UsageError(f"{flag} {absent[0]}: no row has it; there are {there}")
         if len(absent) == len(asked):
-            raise UsageError(f"{flag}: no outcome is of any of these seeds")
+            raise UsageError(f"{flag}: no row has any of these seeds")
         rows = [row for row in rows if not set(asked).isdisjoint(_names(row, key))]
     return rows
 
 
 def _names(row: Row, key: str) -> tuple[str | int, ...]:
-    """What a row's task, seed or algorithm may be called: an algorithm with its ranker, too."""
+    """The names that select a row by task, seed or algorithm; an algorithm also with its ranker."""
     return (row["algo"], f"{row['algo']}/{row['ranker']}") if key == "algo" else (row[key],)
 
 
 def _present(study: Study, rows: list[Row], args: argparse.Namespace, lacking: list[Planned]) -> int:
-    """Write outcomes, summary, Markdown and figures, and print the table."""
+    """Write rows, summary, Markdown and figures, and print the table."""
     if not rows:
         print(f"offrank: none of the {len(lacking)} runs is finished yet", file=sys.stderr)
         return 0
@@ -218,8 +218,8 @@ def _present(study: Study, rows: list[Row], args: argparse.Namespace, lacking: l
     return 0
 
 
-def _rehearse(plan: list[Planned], shop: Workshop, args: argparse.Namespace) -> int:
-    rows = estimate(plan, shop)
+def _print_estimate(plan: list[Planned], settings: ExecutionSettings, args: argparse.Namespace) -> int:
+    rows = estimate(plan, settings)
     total, left = sum(seconds for *_, seconds in rows), sum(not finished for *_, finished, _ in rows)
     if args.json:
         entries = [
@@ -231,5 +231,7 @@ def _rehearse(plan: list[Planned], shop: Workshop, args: argparse.Namespace) -> 
     for run, done, finished, seconds in rows:
         state = "finished" if finished else f"{done:,} of {run.steps:,} steps, at most {clock(seconds)}"
         print(f"{run.name:48} {state}")
-    print(f"{left} of {len(rows)} runs to do, at most {clock(total)} on this machine; a threshold ends a run sooner")
+    print(
+        f"{left} of {len(rows)} runs to do, at most {clock(total)} on this machine; less where a threshold is reached"
+    )
     return 0

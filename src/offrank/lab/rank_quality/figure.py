@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from offrank.core.errors import OffrankError
 from offrank.display.plots import COLOURS
+from offrank.lab.figures import save_figure
 from offrank.lab.rank_quality.agreement import TARGETS
 from offrank.lab.rank_quality.verdict import ONE_EPISODE
 
@@ -18,12 +18,11 @@ TITLES = {
 }
 
 
-def draw(record: dict[str, Any], stem: Path) -> None:
-    """Draw a record to `<stem>.png` and `<stem>.svg`.
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Draw a record to a PNG file.
 
     One seed shows its interval over candidates; several show a small point each, and their mean.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     rows = list(dict.fromkeys((group["algo"], group["ranker"]) for group in record["summary"]))
@@ -40,13 +39,7 @@ def draw(record: dict[str, Any], stem: Path) -> None:
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     figure.suptitle(f"{record['task']}: how well scores agree with true scores", fontsize=11)
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        with rc_context({"svg.hashsalt": "offrank"}):  # the same picture is the same file
-            figure.savefig(stem.with_suffix(".png"), dpi=150)
-            figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
-    except OSError as error:
-        raise OffrankError(f"cannot write {stem}: {error.strerror or error}") from error
+    save_figure(figure, path, dpi=150)
 
 
 def _panel(axes: Any, record: dict[str, Any], algo: str, ranker: str, target: str) -> None:

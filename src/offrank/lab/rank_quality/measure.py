@@ -23,9 +23,9 @@ from offrank.core.candidates import Candidates, Episodes, answered
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role, episode_seeds
-from offrank.core.rollouts import Request
 from offrank.engines.base import Engine
 from offrank.lab.rank_quality.checkpoints import Checkpoint
+from offrank.lab.requests import signs
 from offrank.runs.config import RunConfig, resolve
 
 KIND = "rank-quality"
@@ -101,8 +101,7 @@ def gather(
     b = max(1, round(count * strategy.n_top / own))
     episodes_as_run = Episodes(horizon=checkpoint.config.horizon, **checkpoint.config.recipe.episodes)
     candidates = strategy.candidates(state, episodes_as_run, checkpoint.config.horizon)
-    drawn = replace(candidates.directions, count=own + count, orthogonal=False)
-    candidates = replace(candidates, directions=drawn, b=b)
+    candidates = replace(candidates, directions=replace(candidates.directions, count=own + count), b=b)
     scores, metrics = {}, {}
     for ranker in rankers:
         memory = state.ranker if ranker.name == checkpoint.config.ranker else ranker.start(p, n, state.seed)
@@ -122,21 +121,7 @@ def _run_once(candidates: Candidates, own: int, episode: int, engine: Engine) ->
     directions, how = candidates.directions, candidates.episodes
     fresh = np.arange(own, directions.count)
     start = fresh + episode * directions.count
-    signs = (Role.PLUS, Role.MINUS)
-    seeds = [
-        episode_seeds(directions.seed, directions.iteration, Role.PLUS if how.common_starts else sign, start)
-        for sign in signs
-    ]
-    rollouts = engine.run(
-        Request(
-            base=candidates.M,
-            whitening=candidates.whitening,
-            seeds=np.concatenate(seeds),
-            roles=np.repeat(signs, len(fresh)).astype(np.int64),
-            index=np.tile(fresh, 2),
-            horizon=how.horizon,
-            scale=candidates.scale,
-            directions=directions,
-        )
+    plus, minus = (
+        episode_seeds(directions.seed, directions.iteration, role, start) for role in (Role.PLUS, Role.MINUS)
     )
-    return how.returns(rollouts).reshape(2, -1)
+    return how.returns(engine.run(signs(candidates, fresh, plus, minus, how.horizon))).reshape(2, -1)

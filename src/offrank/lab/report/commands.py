@@ -1,4 +1,4 @@
-"""The commands that make the page's runs again, and the versions and machines that made them."""
+"""The commands that repeat the runs of the page, and the versions and machines that made them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from offrank.lab.studies.tables import Table
 
 
 def training(rows: Iterable[Row]) -> list[str]:
-    """For every variant of a task the command whose runs have these bits, on the same engine and platform."""
+    """For every variant of a task the command that gives the same bits, on the same engine and platform.
+
+    A variant that this version does not have gets a comment instead.
+    """
     rows = list(rows)
     others = [row for row in rows if row["algo"] in METHODS]
     found = groups(row for row in rows if row["algo"] not in METHODS)
@@ -33,7 +36,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _alike(group: Group) -> list[list[Row]]:
-    """The runs of a group by their limit and set-up, each of which takes a command of its own."""
+    """The runs of a group by their limit and setup: one command each."""
     found: dict[str, list[Row]] = {}
     for row in group.rows:
         found.setdefault(json.dumps([_limit(row), row.get("setup")], sort_keys=True), []).append(row)
@@ -46,11 +49,14 @@ def _limit(row: Row) -> list[str]:
 
 def _train(group: Group, rows: Sequence[Row]) -> str:
     variant, first = group.variant, rows[0]
+    seeds = _seeds(sorted({row["seed"] for row in rows}))
+    if not variant.is_known(group.task):
+        return f"# {group.task} {variant.label}, seeds {seeds}: this version has no such algorithm, ranker or setting"
     words = ["offrank", "train", group.task, "--algo", variant.algo]
     words += ["--ranker", variant.ranker] if variant.ranker else []
     for name, value in variant.settings:
         words += ["--set", f"{name}={value}"]
-    words += ["--seeds", _seeds(sorted({row["seed"] for row in rows})), *_limit(first), "--engine", group.engine]
+    words += ["--seeds", seeds, *_limit(first), "--engine", group.engine]
     words += _setup(first)
     ran_on = any(r["steps_to_threshold"] is not None and r["steps"] > r["steps_to_threshold"] for r in rows)
     words += ["--threshold", "none"] if ran_on else []
@@ -58,7 +64,7 @@ def _train(group: Group, rows: Sequence[Row]) -> str:
 
 
 def _setup(row: Row) -> list[str]:
-    """Flags for what is known of a run's set-up; of an older outcome only how often it was evaluated."""
+    """Flags of a run's setup; older rows only tell how often the run was evaluated."""
     evaluations = row.get("evaluations") or []
     known = row.get("setup") or {"eval_every": int(evaluations[0][0]) if evaluations else 0 if "curve" in row else 10}
     words = []
@@ -73,7 +79,7 @@ def _setup(row: Row) -> list[str]:
 
 
 def tabulating(files: Iterable[Path]) -> list[str]:
-    """The commands that make tables and printed figures from the files of outcomes, beside each of them."""
+    """The commands that make tables and figures from files of rows, next to each of them."""
     lines = []
     for path in files:
         known = path.stem in STUDIES
@@ -83,7 +89,7 @@ def tabulating(files: Iterable[Path]) -> list[str]:
 
 
 def provenance(rows: Iterable[Row], records: Iterable[dict[str, Any]]) -> Table:
-    """Versions and platforms, with how many runs and checkpoints each has made."""
+    """Versions and platforms, with the number of runs and checkpoints that each has made."""
     runs: Counter[tuple[tuple[str, str], ...]] = Counter()
     checkpoints: Counter[tuple[tuple[str, str], ...]] = Counter()
     for row in rows:

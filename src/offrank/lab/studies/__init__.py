@@ -1,1 +1,1 @@
-"""Statistics and, with them, the paper's tables and figures."""
+"""Studies: the runs, tables and figures of the paper."""

@@ -1,4 +1,4 @@
-"""The studies by name: which runs each plans, and what it makes of their outcomes."""
+"""The studies by name: which runs each of them plans, and which table and figure it makes from their results."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from offrank.core.errors import UsageError
 from offrank.core.files import write_atomically
+from offrank.lab.figures import save_figure
 from offrank.lab.studies import figures, lqr
 from offrank.lab.studies.outcomes import Row, gather, groups
 from offrank.lab.studies.paper import about, paper
@@ -20,13 +21,13 @@ from offrank.runs.config import ALGORITHMS, resolve, task_default
 from offrank.tasks import TASKS
 
 THREE = ("Swimmer-v3", "Hopper-v3", "HalfCheetah-v3")
-REACHING = ("threshold", "steps_to_threshold")  # what an outcome says of reaching the threshold
+REACHING = ("threshold", "steps_to_threshold")  # keys of a row that tell when the threshold was reached
 CURVE = (*REACHING, "evaluations")
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the user asked for; None for the study's own."""
+class StudyOptions:
+    """What the user asked for; None stands for the study's default."""
 
     tasks: tuple[str, ...] | None = None
     algos: tuple[str, ...] | None = None
@@ -35,14 +36,20 @@ class Wishes:
 
 
 def compared(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
-    """An algorithm's name is that algorithm; an on-policy one's is both baselines. `algo/ranker` is any combination.
+    """The variants that names stand for.
 
-    Without being asked for, only what the paper has on the task.
+    A name is the algorithm of that name; an on-policy algorithm's name stands for both baselines. `algo/ranker` is any
+    combination.
+
+    Args:
+        task: to run on.
+        algos: names.
+        asked: whether the user chose the algorithms; if not, only those that the paper has on the task are returned.
     """
     out: list[Variant] = []
     for word in algos:
         algo, _, ranker = word.partition("/")
-        resolve(task, algo, ranker or None)  # complains of what there is not
+        resolve(task, algo, ranker or None)  # raises UsageError for an unknown name
         if ranker:
             out.append(Variant.of(task, algo, ranker))
         elif asked or algo in (about(task, "interactions") or algos):
@@ -58,6 +65,10 @@ def grid(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
     return [Variant.of(task, algo, None, settings) for algo in algos for settings in combinations]
 
 
+def _save(figure: Any, stem: Path) -> None:
+    save_figure(figure, stem.with_name(f"{stem.name}.png"))
+
+
 def present_table(rows: list[Row], stem: Path) -> str:
     summaries = summarise(rows)
     write_atomically(stem.with_name(f"{stem.name}-summary.json"), (json.dumps(summaries, indent=1) + "\n").encode())
@@ -65,22 +76,22 @@ def present_table(rows: list[Row], stem: Path) -> str:
 
 
 def present_boxes(rows: list[Row], stem: Path) -> str:
-    figures.save_figure(figures.box_plots(rows), stem)
+    _save(figures.box_plots(rows), stem)
     return present_table(rows, stem)
 
 
 def present_curves(rows: list[Row], stem: Path) -> str:
-    figures.save_figure(figures.seed_curves(rows), stem)
+    _save(figures.seed_curves(rows), stem)
     return present_table(rows, stem)
 
 
 def present_seeds(rows: list[Row], stem: Path) -> str:
-    figures.save_figure(figures.seed_bands(rows), stem)
+    _save(figures.seed_bands(rows), stem)
     return present_table(rows, stem)
 
 
 def present_sensitivity(rows: list[Row], stem: Path) -> str:
-    figures.save_figure(figures.seed_bands(rows, combinations=True), stem)
+    _save(figures.seed_bands(rows, combinations=True), stem)
     tables = [table.markdown() for table in sensitivity_tables(rows)]
     return "\n\n".join(tables) + "\n\n" + present_table(rows, stem)
 
@@ -91,44 +102,44 @@ def present_walltime(rows: list[Row], stem: Path) -> str:
 
 @dataclass(frozen=True)
 class Study:
-    """A table or figure of the paper: its runs, and what is shown of them."""
+    """A table or figure of the paper: its runs, and how their results are presented."""
 
     name: str
     help: str
-    present: Callable[[list[Row], Path], str]  # writes summary and figures beside a stem; returns Markdown
+    present: Callable[[list[Row], Path], str]  # writes STEM-summary.json and STEM.png; returns Markdown
     tasks: tuple[str, ...] = tuple(TASKS)
     algos: tuple[str, ...] = ("ars", "op-ars", "tres", "op-tres")
     seeds: int = 8
     variants: Callable[[str, Sequence[str], bool], list[Variant]] = compared
-    stops: bool = True  # at the threshold; else every run uses its whole budget
+    stops: bool = True  # runs stop at the threshold; otherwise every run uses its whole budget
     eval_every: int = 10
-    pool: str = "runs"  # where in the study folder the runs are
-    side_by_side: int | None = None  # runs at a time, where it matters
-    in_parts: bool = True  # whether outcomes say what a part of a run came to
-    needs: tuple[str, ...] = REACHING  # of an outcome, or its settings
-    elsewhere: bool = True  # whether it makes sense on other tasks than its own
+    pool: str = "runs"  # subfolder of the study folder that holds the run folders
+    side_by_side: int | None = None  # runs at a time; None: what suits the engine
+    in_parts: bool = True  # whether a row can be cut at a smaller budget
+    needs: tuple[str, ...] = REACHING  # keys that a row, or its hyperparameters, must have
+    elsewhere: bool = True  # whether other tasks than its own may be chosen
     gather: Callable[[Path], Row] = gather
-    beside: Callable[[Sequence[int], int], list[Row]] | None = None  # rows of methods that are no runs: (seeds, budget)
+    beside: Callable[[Sequence[int], int], list[Row]] | None = None  # other methods: (seeds, budget) to rows
 
     def check(self, rows: Sequence[Row], parts: bool = False) -> None:
-        """Complain of outcomes that are not of such a study, or of which no part can be shown."""
+        """Raise UsageError if a row lacks what the study shows, or, with `parts`, what cutting it at a budget needs."""
         needs = (*self.needs, "evaluations") if parts else self.needs
         for row in rows:
             lacking = [name for name in needs if name not in row and name not in row["hyperparameters"]]
             if lacking:
                 which = f"{row['task']} {row['algo']} seed {row['seed']}"
-                raise UsageError(f"{self.name} needs {lacking[0]} of every outcome, and that of {which} has none")
+                raise UsageError(f"{self.name} needs {lacking[0]} in every row, and the row of {which} has none")
         if "threshold" in self.needs and rows and all(row["threshold"] is None for row in rows):
-            raise UsageError(f"{self.name} is about reaching a threshold, and no outcome has one")
+            raise UsageError(f"{self.name} is about reaching a threshold, and no row has one")
 
-    def plan(self, wishes: Wishes) -> list[Planned]:
-        tasks = wishes.tasks or self.tasks
+    def plan(self, options: StudyOptions) -> list[Planned]:
+        tasks = options.tasks or self.tasks
         if not self.elsewhere and set(tasks) != set(self.tasks):
-            raise UsageError(f"{self.name} is about {', '.join(self.tasks)} alone: leave out --tasks")
-        seeds = range(self.seeds) if wishes.seeds is None else wishes.seeds
-        variants = {t: self.variants(t, wishes.algos or self.algos, wishes.algos is not None) for t in tasks}
+            raise UsageError(f"{self.name} runs on {', '.join(self.tasks)} only: leave out --tasks")
+        seeds = range(self.seeds) if options.seeds is None else options.seeds
+        variants = {t: self.variants(t, options.algos or self.algos, options.algos is not None) for t in tasks}
         kind = "budget" if self.stops else "fixed"
-        steps = {t: wishes.budget or about(t, kind) for t in tasks}
+        steps = {t: options.budget or about(t, kind) for t in tasks}
         thresholds = {t: task_default(t, "threshold") if self.stops else None for t in tasks}
         for task in tasks:
             if self.stops and thresholds[task] is None:

@@ -1,16 +1,17 @@
-"""The paper's figures from rows of outcomes. Colours stay apart for colour-blind readers; dashes, markers and hatches
-say the same in black and white."""
+"""The paper's figures from rows of results.
+
+Colours are distinct for colour-blind readers; dashes, markers and hatches tell the same apart in black and white.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from offrank.core.arrays import FloatArray
-from offrank.core.errors import OffrankError, UsageError
+from offrank.core.errors import UsageError
 from offrank.display.plots import COLOURS, DASHES, short
 from offrank.lab.statistics import censored_median
 from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, name_of, names
@@ -19,21 +20,6 @@ from offrank.lab.studies.paper import about
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "ooo")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BANDS = ((5, 95, 0.15), (25, 75, 0.3))  # percentiles and how dark
-
-
-def save_figure(figure: Any, stem: Path) -> list[Path]:
-    """Write a figure as PNG and SVG; the same figure gives the same bytes."""
-    from matplotlib import rc_context
-
-    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "svg")]
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        with rc_context({"svg.hashsalt": stem.name}):
-            figure.savefig(paths[0], dpi=130)
-            figure.savefig(paths[1], metadata={"Date": None})
-    except OSError as error:
-        raise OffrankError(f"cannot write {stem}.png and .svg: {error.strerror or error}") from error
-    return paths
 
 
 def style(number: int) -> dict[str, Any]:
@@ -46,7 +32,7 @@ def style(number: int) -> dict[str, Any]:
 
 
 def panels(names: Sequence[str], draw: Callable[[Any, str], None], width: float = 5.2, height: float = 4.2) -> Any:
-    """A figure with a panel a name, at most three in a row."""
+    """A figure with one panel per name, at most three in a row."""
     from matplotlib.figure import Figure
 
     columns = min(len(names), 3)
@@ -93,8 +79,8 @@ def box_plots(rows: Iterable[Row]) -> Any:
 
 
 def seed_curves(rows: Iterable[Row]) -> Any:
-    """Every seed's evaluations, a panel a task and strategy: a dot where the threshold is first reached, a star at the
-    censored median of the dots."""
+    """The evaluations of every seed, one panel per task and strategy, with a dot where the threshold is first reached,
+    a star at the censored median of the dots."""
     found = groups(rows)
     names = list(dict.fromkeys(f"{g.task}, {_family(g)}" for g in found))
     numbers, several = _numbers(found), engines_differ(found)
@@ -103,8 +89,8 @@ def seed_curves(rows: Iterable[Row]) -> Any:
         members = [g for g in found if f"{g.task}, {_family(g)}" == panel]
         threshold = members[0].rows[0]["threshold"]
         for group in members:
-            called = name_of(group, several)
-            look = style(numbers[called])
+            name = name_of(group, several)
+            look = style(numbers[name])
             for row in group.rows:
                 evaluations = np.array(row["evaluations"]).reshape(-1, 4)
                 axes.plot(evaluations[:, 1], evaluations[:, 2], color=look["color"], ls=look["ls"], lw=0.8, alpha=0.6)
@@ -112,7 +98,7 @@ def seed_curves(rows: Iterable[Row]) -> Any:
                 axes.plot(crossing[:1, 1], crossing[:1, 2], look["marker"], color=look["color"], mec="black", ms=6)
             middle = censored_median(group.reached, group.spent)
             count = sum(r is not None for r in group.reached)
-            label = f"{called}, {count} of {len(group.rows)}"
+            label = f"{name}, {count} of {len(group.rows)}"
             axes.plot([], [], **look, label=label)
             if middle is not None:
                 axes.plot(middle, threshold, "*", color=look["color"], mec="black", ms=15, zorder=5)
@@ -124,11 +110,11 @@ def seed_curves(rows: Iterable[Row]) -> Any:
 
 
 def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
-    """Median and percentile bands of the mean return, a panel a task and variant; with `combinations` over all
-    settings of a task, and the median of each.
+    """Median and percentile bands of the mean return, one panel per task and variant; with `combinations` one panel per
+    task, over all settings, with the median of each setting.
 
-    The paper has episodes on the x axis. But a policy that falls has more of them than one that stands, and as far as
-    every run goes would be as far as the best one goes, so it is steps here.
+    The paper has episodes on the x axis. Steps are used here: a policy that falls has more episodes than one that
+    walks, so the common range of episodes would end with the best run.
     """
     found = groups(rows)
     kernels = [g.kernel for g in found] if combinations else []
@@ -167,7 +153,7 @@ def band_panels(found: Sequence[Group], combinations: bool) -> dict[str, list[Gr
 
 
 def curves_over_steps(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
-    """Mean returns (runs, points) on a common grid of training steps (points,), as far as every run goes.
+    """Mean returns (runs, points) on a common grid of training steps (points,), up to the end of the shortest run.
 
     Raises:
         UsageError: a run ended before its first scheduled evaluation.
@@ -175,9 +161,7 @@ def curves_over_steps(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
     curves = []
     for row in rows:
         if not row["evaluations"]:
-            raise UsageError(
-                f"{row['task']} seed {row['seed']} has no evaluation up to there: there is no curve to draw"
-            )
+            raise UsageError(f"{row['task']} seed {row['seed']} has no evaluation: there is no curve to draw")
         evaluations = np.array(row["evaluations"]).reshape(-1, 4)
         curves.append((evaluations[:, 1], evaluations[:, 2]))
     end = min(x[-1] for x, _ in curves)
@@ -186,7 +170,7 @@ def curves_over_steps(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
 
 
 def _numbers(found: Sequence[Group]) -> dict[str, int]:
-    """Of every variant by name, the same in every panel."""
+    """The number of every variant by name, the same in every panel."""
     return {name: number for number, name in enumerate(names(found))}
 
 

@@ -20,8 +20,9 @@ from offrank.core.arrays import FloatArray
 from offrank.core.files import write_atomically
 from offrank.core.version import versions
 from offrank.display.plots import Curve, short
+from offrank.lab.figures import save_figure
 from offrank.lab.statistics import success_interval
-from offrank.lab.studies.figures import panels, save_figure, style
+from offrank.lab.studies.figures import panels, style
 from offrank.lab.studies.outcomes import Row, given, result_of, setup
 from offrank.lab.studies.plan import Variant
 from offrank.lab.studies.regulators import best_gain, lspi, nominal
@@ -48,7 +49,7 @@ def gather(folder: Path) -> Row:
 
 
 def other_methods(seeds: Sequence[int], budget: int) -> list[Row]:
-    """Rows of nominal control and LSPI, which are no runs: a batch of random steps, and a formula."""
+    """Rows of nominal control and LSPI, which are not runs: they compute controllers from a batch of random steps."""
     task, rows = LQR(), []
     points = np.unique(np.geomspace(20, budget, POINTS).astype(int)).tolist()
     for name, method in METHODS.items():
@@ -76,7 +77,7 @@ def other_methods(seeds: Sequence[int], budget: int) -> list[Row]:
 
 
 def _suboptimality(cost: float | None) -> float | None:
-    """How much more than the best a controller costs, as a share of the best."""
+    """Relative excess of a controller's cost over the best one."""
     if cost is None or not isfinite(cost):
         return None
     return float(f"{max(cost / best_cost() - 1, 0.0):.4g}")
@@ -84,7 +85,7 @@ def _suboptimality(cost: float | None) -> float | None:
 
 def present(rows: list[Row], stem: Path) -> str:
     """Write the summary and the three panels of the paper's figure; return the table."""
-    save_figure(_figure(_methods(rows), *_by_steps(rows)), stem)
+    save_figure(_figure(_methods(rows), *_by_steps(rows)), stem.with_name(f"{stem.name}.png"))
     document = json.dumps(summarise(rows), indent=1) + "\n"
     write_atomically(stem.with_name(f"{stem.name}-summary.json"), document.encode())
     return table(rows).markdown()
@@ -98,7 +99,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def summarise_iterations(rows: Sequence[Row]) -> dict[str, Any]:
-    """The same against iterations, of the methods that have them."""
+    """Percentiles and share stable against iterations, for the methods that have iterations."""
     found = {name: _by_iterations(members) for name, members in _methods(rows).items()}
     return {name: _summary(*both) | {"iterations": both[1].tolist()} for name, both in found.items() if both}
 
@@ -111,7 +112,7 @@ def _by_steps(rows: Sequence[Row]) -> tuple[dict[str, FloatArray], Any]:
 
 
 def _by_iterations(rows: Sequence[Row]) -> tuple[FloatArray, Any] | None:
-    """Suboptimality (trials, points) and iterations (points,) of one method; None if it has none to speak of."""
+    """Suboptimality (trials, points) and iterations (points,) of one method; None if the method has no iterations."""
     if rows[0]["curve"][0][0] is None:
         return None
     grid = np.unique([point[0] for row in rows for point in row["curve"]])
@@ -119,13 +120,10 @@ def _by_iterations(rows: Sequence[Row]) -> tuple[FloatArray, Any] | None:
 
 
 def _methods(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by method, those with a model first."""
+    """Rows by method, nominal control and LSPI first."""
     found: dict[str, list[Row]] = {name: [] for name in METHODS}
     for row in rows:
-        name = row["algo"]
-        if name not in METHODS:
-            name = Variant.of(row["task"], name, row["ranker"], row["hyperparameters"]).label
-        found.setdefault(name, []).append(row)
+        found.setdefault(Variant.of_row(row).label, []).append(row)
     return {name: members for name, members in found.items() if members}
 
 
@@ -152,7 +150,7 @@ def _summary(values: FloatArray, grid: Any) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Every method after so many steps."""
+    """Every method after several numbers of steps."""
     by_steps, grid = _by_steps(rows)
     marks = [mark for mark in (1_000, 10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000) if mark < grid[-1]]
     columns = [*marks, int(grid[-1])]

@@ -1,7 +1,7 @@
-"""What runs came to, a small row a run: all that the tables and figures are made from.
+"""Results of runs as small rows, one per run: all tables and figures are made from them.
 
-A row is the run's result with its scheduled evaluations, and needs no run folder any more. A file of rows is JSON, one
-row a line, so that a change of one run is a change of one line.
+A row is the run's result with its scheduled evaluations; the run folder is not needed any more. A file of rows is JSON
+with one row per line, so that a change of one run is a change of one line.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from offrank.core.errors import FileFormatError
 from offrank.core.files import parse_json, read_json, write_atomically
 from offrank.display.plots import Curve, run_folders
 from offrank.lab.studies.plan import Variant
-from offrank.runs.config import ALGORITHMS, RunConfig, task_default
+from offrank.runs.config import RunConfig, task_default
 from offrank.runs.folder import RESULT
 from offrank.tasks import TASKS
 
 Row = dict[str, Any]
-SETUP = ("horizon", "eval_every", "eval_episodes", "env_args", "clip_actions")  # what a command needs beside the rest
-OF_THE_END = {"evaluation_steps", "best_return", "final_return", "stop_reason", "wall_s", "policy_sha256"}
+SETUP = ("horizon", "eval_every", "eval_episodes", "env_args", "clip_actions")  # what a command needs beyond the result
+AT_THE_END = {"evaluation_steps", "best_return", "final_return", "stop_reason", "wall_s", "policy_sha256"}
 KINDS = {"task": str, "algo": str, "seed": int, "steps": int, "engine": str, "hyperparameters": dict}
 NEEDED = {*KINDS, "ranker"}
 
 
 def gather(folder: Path) -> Row:
-    """The row of a run. The threshold is the task's own, whether or not the run was to stop at it.
+    """The row of a run. The threshold is the task's preset, whether or not the run was to stop at it.
 
-    What is known of an unfinished run is that it had not got there at its last evaluation: its budget ends there.
+    An unfinished run counts as one whose budget ended at its last evaluation.
     """
     curve = Curve.read(folder)
     config = curve.config
     scheduled = [r for r in curve.evaluations() if not r.get("final")]
     result = result_of(folder) if (folder / RESULT).is_file() else _so_far(config, scheduled)
     threshold = task_default(config.task, "threshold")
-    if threshold is None:  # a task that we know nothing of
+    if threshold is None:  # a task without presets
         threshold = config.threshold
     crossing = curve.crossing(threshold)
     keys = ("iteration", "steps", "return_mean", "return_std")
@@ -55,15 +55,15 @@ def gather(folder: Path) -> Row:
 
 
 def result_of(folder: Path) -> Row:
-    """What `result.json` of a finished run says."""
+    """The content of `result.json` of a finished run."""
     result = read_json(folder / RESULT)
     if not set(result) >= NEEDED:
-        raise FileFormatError(f"{folder / RESULT} is damaged: it says nothing of {_words(NEEDED - set(result))}")
+        raise FileFormatError(f"{folder / RESULT} is damaged: it has no {_words(NEEDED - set(result))}")
     return result
 
 
 def _so_far(config: RunConfig, scheduled: Sequence[Row]) -> Row:
-    """What stands in for the result of an unfinished run, by its evaluations."""
+    """The result that an unfinished run would have if it had ended at its last evaluation."""
     names = ("task", "algo", "ranker", "seed", "engine", "hyperparameters")
     last = scheduled[-1] if scheduled else {"steps": 0, "episodes": 0, "iteration": 0}
     return {name: getattr(config, name) for name in names} | {
@@ -81,7 +81,7 @@ def setup(config: RunConfig) -> dict[str, Any]:
 
 
 def _seconds(curve: Curve, crossing: dict[str, Any] | None) -> tuple[float | None, float | None]:
-    """Wall-clock seconds up to the crossing, and those of them that went into training rather than evaluations."""
+    """Wall-clock seconds up to the crossing, and the part of them spent on training rather than evaluations."""
     if crossing is None:
         return None, None
     evaluating, before = 0.0, 0.0
@@ -107,16 +107,16 @@ def read_rows(paths: Iterable[Path], unfinished: bool = False, gather: Callable[
             continue
         found = rows_of(path)
         if found is None:
-            raise FileFormatError(f"{path} does not hold the outcomes of runs, one a line, as reproduce writes them")
+            raise FileFormatError(f"{path} does not hold results of runs, one per line, as reproduce writes them")
         rows += found
     return rows
 
 
 def rows_of(path: Path) -> list[Row] | None:
-    """The outcomes in a file; None if it holds something else.
+    """The rows in a file; None if it holds something else.
 
     Raises:
-        FileFormatError: it is no JSON, or an outcome in it is damaged.
+        FileFormatError: it is not JSON, or a row in it is damaged.
     """
     found = parse_json(path)
     if not isinstance(found, list) or not all(isinstance(row, dict) and set(row) >= NEEDED for row in found):
@@ -128,32 +128,32 @@ def rows_of(path: Path) -> list[Row] | None:
         if not isinstance(row.get("evaluations", []), list):
             wrong.append("evaluations")
         if wrong:
-            about = f"the outcome of {row['task']} seed {row['seed']}"
-            raise FileFormatError(f"{path} is damaged: {about} has no, or no sensible, {_words(wrong)}")
+            about = f"the row of {row['task']} seed {row['seed']}"
+            raise FileFormatError(f"{path} is damaged: {about} has no, or an invalid, {_words(wrong)}")
     return found
 
 
 def distinct(rows: Iterable[Row]) -> list[Row]:
-    """Of equal runs one that has ended, with the larger budget. Not the one that took more steps: a run that got there
-    stops, and one that did not, on another machine, would always be preferred."""
+    """One row per run: of equal runs one that has ended, with the largest budget.
+
+    Not the one that took more steps: a run stops at the threshold, and one that missed it on another machine would
+    always be preferred.
+    """
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         key = identity(row)
-        if key not in found or _meant_to_go(row) > _meant_to_go(found[key]):
+        if key not in found or _ended_and_budget(row) > _ended_and_budget(found[key]):
             found[key] = row
     return list(found.values())
 
 
 def identity(row: Row) -> tuple[Any, ...]:
-    """What makes a run the same run, however far it went: a setting that is the task's own may be named or not."""
-    what: Any = row["algo"]
-    if what in ALGORITHMS:
-        what = Variant.of(row["task"], what, row.get("ranker"), row.get("hyperparameters")).label
-    return row["task"], what, row.get("engine"), row["seed"]
+    """Task, variant, engine and seed: equal for the same run, however far it went."""
+    return row["task"], Variant.of_row(row).label, row.get("engine"), row["seed"]
 
 
-def _meant_to_go(row: Row) -> tuple[bool, float]:
-    """Whether the run has ended, and how far it might have gone."""
+def _ended_and_budget(row: Row) -> tuple[bool, float]:
+    """Whether the run has ended, and its budget."""
     ended = row.get("stop_reason", "unknown") is not None
     return ended, math.inf if ended and row.get("budget") is None else row["budget"]
 
@@ -163,13 +163,13 @@ def _words(names: Iterable[str]) -> str:
 
 
 def cut(row: Row, budget: int) -> Row:
-    """The row as it would be if the run had had a smaller budget: nothing counts that was learned later."""
+    """The row as it would be if the run had had a smaller budget."""
     least = budget if row.get("budget") is None else min(budget, row["budget"])
     if row["steps"] <= budget:
         return row | {"budget": least}
     scheduled = [e for e in row["evaluations"] if e[1] <= budget]
     iterations = scheduled[-1][0] if scheduled else 0
-    shorter = {name: value for name, value in row.items() if name not in OF_THE_END}
+    shorter = {name: value for name, value in row.items() if name not in AT_THE_END}
     shorter |= {"steps": budget, "budget": least, "iterations": iterations, "evaluations": scheduled}
     if "episodes" in row:
         shorter["episodes"] = round(row["episodes"] * iterations / row["iterations"])
@@ -198,21 +198,21 @@ class Group:
 
     @property
     def spent(self) -> list[int]:
-        """What is known of a run that did not get there: the steps it took."""
+        """Steps of each run: for one that did not reach the threshold, the point at which it is censored."""
         return [row["steps"] for row in self.rows]
 
     @property
     def budget(self) -> int:
-        """How far those were run that did not get there; where all did, how far they might have been."""
+        """The largest budget of the runs that did not reach the threshold; if all did, of all runs."""
         short = [row for row in self.rows if row["steps_to_threshold"] is None]
         return max(given(row) for row in short or self.rows)
 
     @property
     def watched(self) -> int:
-        """What can be said of a median, or an end of its interval, that is not known: it is more than this.
+        """A lower bound for a median, or an end of its interval, that is not known.
 
-        Up to here at least half of the runs are known not to have got there, or all of those that never did: where some
-        were stopped early, that is less than the longest of them took.
+        Up to here at least half of the runs, or all that never reached the threshold, are known not to have reached it.
+        Where some runs were stopped early, that is less than the longest of them took.
         """
         short = [min(given(row), row["steps"]) for row in self.rows if row["steps_to_threshold"] is None]
         known = sorted([*short, *(steps for steps in self.reached if steps is not None)], reverse=True)
@@ -221,7 +221,7 @@ class Group:
 
     @property
     def kernel(self) -> tuple[int, float]:
-        """n_b and h, of runs that the kernel ranked."""
+        """n_b and h, for runs of the kernel ranker."""
         h = self.rows[0]["hyperparameters"]
         return h["n_behaviour"], h["bandwidth"]
 
@@ -229,38 +229,37 @@ class Group:
     def size(self) -> str:
         """The paper's N/b: directions sampled and used."""
         h = self.rows[0]["hyperparameters"]
-        sampled = h["n_top"] if self.rows[0]["ranker"] == "random" else h["n_directions"]
-        return f"{sampled}/{h['n_top']}"
+        sampled, used = h.get("n_directions", "?"), h.get("n_top", "?")
+        return f"{used if self.rows[0]['ranker'] == 'random' else sampled}/{used}"
 
 
 def given(row: Row) -> int:
-    """Steps that a run might have taken."""
+    """The budget of a run in steps; where it had none, the steps it took."""
     return int(row["steps"] if row.get("budget") is None else row["budget"])
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:
-    """Rows that may be taken together, tasks and variants in their usual order; within a group by seed."""
+    """Rows by task, variant and engine, tasks and variants in their usual order; within a group by seed."""
     found: dict[tuple[str, Variant, str], list[Row]] = {}
     for row in rows:
-        variant = Variant.of(row["task"], row["algo"], row["ranker"], row["hyperparameters"])
-        found.setdefault((row["task"], variant, row["engine"]), []).append(row)
+        found.setdefault((row["task"], Variant.of_row(row), row["engine"]), []).append(row)
     made = [Group(*key, tuple(sorted(members, key=lambda r: int(r["seed"])))) for key, members in found.items()]
     tasks = [*TASKS, *(g.task for g in made)]
     return sorted(made, key=lambda g: (tasks.index(g.task), g.variant.place))
 
 
 def engines_differ(found: Sequence[Group]) -> bool:
-    """Whether a variant of a task was run on several engines, so that its name does not say which runs are meant."""
+    """Whether a variant of a task was run on several engines, so that its name is ambiguous."""
     return len(found) > len({(g.task, g.variant) for g in found})
 
 
 def name_of(group: Group, several: bool) -> str:
-    """Of a variant in a table or figure; with its engine if there are several."""
+    """The name of a variant in a table or figure, with its engine if there are several."""
     return f"{group.variant.label} ({group.engine})" if several else group.variant.label
 
 
 def names(found: Sequence[Group]) -> list[str]:
-    """Of all variants, whatever their task, in their usual order."""
+    """The names of all variants, of all tasks, in their usual order."""
     several = engines_differ(found)
     places = {name_of(g, several): g.variant.place for g in found}
     return sorted(places, key=lambda name: (places[name], name))

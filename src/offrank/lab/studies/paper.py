@@ -1,4 +1,4 @@
-"""The paper's numbers, and the budgets we give its tasks, as data (`paper.toml`)."""
+"""The paper's numbers, and our budgets for its tasks, as data (`paper.toml`)."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def paper() -> dict[str, Any]:
 
 
 def about(task: str, what: str) -> Any:
-    """What is known of a task: `interactions` or `seconds` by variant, `budget`, `fixed`; {} where nothing is."""
+    """An entry of a task: `interactions` or `seconds` by variant, `budget`, `fixed`; {} where there is none."""
     return paper()["tasks"].get(task, {}).get(what, {})

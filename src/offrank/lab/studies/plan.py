@@ -1,4 +1,4 @@
-"""A study is a plan of runs. A run's folder is named after what it is, so studies that need the same run share it."""
+"""Plans of runs. A run's folder is named after its task, variant and seed: studies that need the same run share it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offrank.core.errors import UsageError
 from offrank.display.plots import Curve
 from offrank.engines import EnvInfo
 from offrank.runs.config import ALGORITHMS, RunConfig, configure, resolve
@@ -15,13 +16,30 @@ from offrank.runs.opening import folder_name, stored_config
 
 SHORT = {"n_behaviour": "n_b", "bandwidth": "h"}  # settings in the name of a folder
 
+# Settings of earlier versions, with the values at which they had no effect: rows of earlier results name them.
+RETIRED: dict[str, Any] = {
+    "orthogonal": False,
+    "relative_bandwidth": False,
+    "common_starts": False,
+    "count_behaviour_states": False,
+    "starts": 1,
+    "start_steps": 0,
+    "fallback": "random",
+    "fallback_directions": 32,
+}
+
+
+def strategy_of(algo: str) -> str:
+    """The strategy of an algorithm, also of one that this version does not have."""
+    return ALGORITHMS[algo][0] if algo in ALGORITHMS else algo.rpartition("-")[2]
+
 
 @dataclass(frozen=True)
 class Variant:
-    """An algorithm as a study runs it. Only what differs from the task's presets is named."""
+    """An algorithm as a study runs it. Only settings that differ from the task's presets are named."""
 
     algo: str
-    ranker: str | None = None  # None: the one the name and the preset imply
+    ranker: str | None = None  # None: the one that the algorithm's name and the preset imply
     settings: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -31,24 +49,49 @@ class Variant:
 
     @property
     def place(self) -> tuple[int, int, str]:
-        """Where it stands among others: strategies apart, N/b and b of b before what is compared with them."""
-        strategy, implied = ALGORITHMS[self.algo]
+        """Sort key: by strategy; within one the two baselines (N/b, b of b) before what is compared with them."""
+        _, implied = ALGORITHMS.get(self.algo, (None, ""))
         kind = {"on-policy": 0, "random": 1}.get(self.ranker or implied, 2)
-        return list(ALGORITHMS).index(strategy), kind, self.label
+        known = list(ALGORITHMS)
+        strategy = strategy_of(self.algo)
+        return known.index(strategy) if strategy in known else len(known), kind, self.label
 
     @staticmethod
     def of(task: str, algo: str, ranker: str | None = None, settings: Mapping[str, Any] | None = None) -> Variant:
-        """The variant with these settings; those that are the task's own are left out."""
+        """The variant with these settings, without those that equal the task's presets.
+
+        Raises:
+            UsageError: there is no such algorithm or ranker.
+        """
         usual = resolve(task, algo)
         own = ranker if ranker != usual.ranker.name else None
-        preset = resolve(task, algo, own).hyperparameters
+        preset = RETIRED | resolve(task, algo, own).hyperparameters
         given = sorted((settings or {}).items())
         return Variant(algo, own, tuple((name, value) for name, value in given if preset.get(name) != value))
+
+    @staticmethod
+    def of_row(row: Mapping[str, Any]) -> Variant:
+        """The variant of a stored row. Names that this version does not know are taken as they are."""
+        task, algo, ranker, settings = (row[name] for name in ("task", "algo", "ranker", "hyperparameters"))
+        try:
+            return Variant.of(task, algo, ranker, settings)
+        except UsageError:
+            known = algo if algo in ALGORITHMS else strategy_of(algo)
+            plain = Variant.of(task, known, None, settings) if known in ALGORITHMS else None
+            return Variant(algo, ranker, plain.settings if plain else tuple(sorted(settings.items())))
+
+    def is_known(self, task: str) -> bool:
+        """Whether this version can run it."""
+        try:
+            resolve(task, self.algo, self.ranker, dict(self.settings))
+        except UsageError:
+            return False
+        return True
 
 
 def baselines(algo: str) -> tuple[Variant, Variant]:
     """What an algorithm is compared with: N sampled and the top b used; b sampled and all used."""
-    strategy = ALGORITHMS[algo][0]
+    strategy = strategy_of(algo)
     return Variant(strategy), Variant(strategy, "random")
 
 
@@ -68,10 +111,10 @@ class Planned:
         return folder_name(self.task, self.variant.label, self.seed)
 
     def config(self, engine: str, info: EnvInfo, folder: Path) -> RunConfig:
-        """The configuration to begin the run with, or to go on with in its folder.
+        """The configuration to start the run with, or to continue it with in its folder.
 
         Raises:
-            UsageError: the folder holds another run, or one that was begun on another engine.
+            UsageError: the folder holds another run, or one that was started on another engine.
         """
         limits: dict[str, Any] = {"steps": self.steps, "threshold": self.threshold}
         recipe = resolve(self.task, self.variant.algo, self.variant.ranker, dict(self.variant.settings))
@@ -82,7 +125,7 @@ class Planned:
         )
 
     def progress(self, folder: Path) -> tuple[int, bool]:
-        """Training steps of what the folder holds, and whether that is all this study needs."""
+        """Training steps of the run in the folder, and whether that is all this study needs."""
         if not (folder / CONFIG).is_file() or not (folder / METRICS).is_file():
             return 0, False
         curve = Curve.read(folder)
@@ -99,7 +142,7 @@ def plan_runs(
     thresholds: Mapping[str, float | None],
     eval_every: int = 10,
 ) -> list[Planned]:
-    """Every variant of every task with every seed: all variants of a seed first, so that half a study compares too."""
+    """Every variant of every task with every seed, seed by seed, so that an unfinished study has comparable runs."""
     seeds = list(seeds)
     return [
         Planned(task, variant, seed, steps[task], thresholds[task], eval_every)

@@ -1,10 +1,10 @@
-"""What ARS is compared with on LQR: the best controller, and two that learn from the transitions of a random input.
+"""Controllers that ARS is compared with on LQR: the best one, and two learned from transitions under random inputs.
 
 - nominal control identifies A and B by least squares and takes the best controller of that system;
 - LSPI (Lagoudakis and Parr, 2003) learns the quadratic Q-function of a policy by least squares and improves the policy,
-  on one batch of data. It needs a controller K0 to begin with that stabilises the system.
+  on one batch of data. It needs an initial controller K0 that stabilises the system.
 
-Gains are those of u = gain x. Steps are counted as for every other method: all of them.
+Gains are those of u = gain x. All steps are counted, as for every other method.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from offrank.core.noise import Purpose, Role, episode_seeds, philox
 from offrank.tasks.lqr import LQR
 
 EXPLORATION = 1.0  # standard deviation of the random input
-K0 = -0.5  # LSPI begins with this times the identity: stable, and seven times as costly as the best
+K0 = -0.5  # LSPI starts from this times the identity: stable, and seven times as costly as the best
 IMPROVEMENTS = 10  # of LSPI on each batch of data
 
 
@@ -52,20 +52,20 @@ def transitions(
     for t in range(task.horizon):
         x[:, t], u[:, t] = state, state @ gain.T + EXPLORATION * random[:, t]
         state, cost[:, t], exploded = task.step(state, u[:, t], noise[:, t])
-        assert not exploded.any()  # within the horizon, no controller used here lets that happen
+        assert not exploded.any()  # no controller used here diverges within the horizon
         after[:, t] = state
     return x.reshape(-1, n)[:steps], u.reshape(-1, p)[:steps], cost.ravel()[:steps], after.reshape(-1, n)[:steps]
 
 
 def nominal(task: LQR, seed: int, points: Sequence[int]) -> Iterator[FloatArray | None]:
-    """The nominal controller after each number of steps; None where the system found has no best controller."""
+    """The nominal controller after each number of steps; None where the estimated system has no best controller."""
     n, p = task.B.shape
     x, u, _, after = transitions(task, np.zeros((p, n)), seed, max(points))
     data = np.hstack([x, u, after])
     factor: FloatArray = np.empty((0, data.shape[1]))
     done = 0
     for steps in points:
-        # the triangular factor of the data so far stands for all of it
+        # the triangular factor of the data so far replaces it in least squares
         factor = np.asarray(np.linalg.qr(np.vstack([factor, data[done:steps]]), mode="r"))
         AB: FloatArray = np.asarray(np.linalg.lstsq(factor[:, : n + p], factor[:, n + p :], rcond=None)[0].T)
         done = steps
@@ -127,7 +127,7 @@ def _products_after(gain: FloatArray) -> FloatArray:
     T = np.vstack([np.eye(n), gain])  # (x, gain x) = T x
     i, j = np.triu_indices(n + p)
     a, b = np.triu_indices(n)
-    # (T x)_i (T x)_j = sum_ab T_ia T_jb x_a x_b, and x_a x_b stands once for a <= b
+    # (T x)_i (T x)_j = sum_ab T_ia T_jb x_a x_b, and x_a x_b is listed once, for a <= b
     both = np.einsum("ia,jb->ijab", T, T)[i, j]
     both = both + np.swapaxes(both, 1, 2) * (1 - np.eye(n))
     products: FloatArray = both[:, a, b].T

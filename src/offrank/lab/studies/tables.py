@@ -1,4 +1,4 @@
-"""The paper's Table 1 and its times, ours beside the paper's, as JSON-able summaries and as tables."""
+"""The paper's Table 1 and its times, with the paper's numbers, as summaries for JSON and as tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text, for Markdown or a page."""
+    """Cells as text, for Markdown or HTML."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -37,7 +37,7 @@ class Table:
 
 
 def summarise(rows: Iterable[Row]) -> list[Summary]:
-    """One entry a variant of a task: its medians, its success rate, the paper's numbers, and both baselines."""
+    """One entry per variant of a task: medians, success rate, the paper's numbers, comparison with both baselines."""
     rows = [row for row in rows if row.get("threshold") is not None]
     found = groups(rows)
     return [_summary(group, found) for group in found]
@@ -112,7 +112,7 @@ def interactions_markdown(summaries: Sequence[Summary]) -> str:
 
 
 def success(s: Summary) -> str:
-    """How many runs got there, with the interval of the rate."""
+    """How many runs reached the threshold, with the interval of the rate."""
     return f"{s['reached']} of {s['runs']} ({s['success_rate']['low']:.0%}-{s['success_rate']['high']:.0%})"
 
 
@@ -123,13 +123,13 @@ def middle(s: Summary) -> str:
 
 
 def shares(s: Summary) -> list[str]:
-    """Of each baseline's steps, what this variant needs."""
+    """The share of each baseline's steps that this variant needs."""
     found = [None if a is None else a["share_of_steps"] for a in _against(s)]
     return ["-" if share is None else f"{share:.0%}" for share in found]
 
 
 def chances(s: Summary) -> list[str]:
-    """How probably it gets there before each baseline, and on how many equal seeds it did and did not."""
+    """The probability of reaching the threshold before each baseline, and wins and losses on equal seeds."""
     return [
         "-"
         if a is None
@@ -144,14 +144,14 @@ def _against(s: Summary) -> list[Summary | None]:
 
 
 def thousands(steps: float | None, watched: int | None = None) -> str:
-    """Steps, or that they are more than was watched."""
+    """Steps in thousands, or `> watched` where they are unknown."""
     if steps is None:
         return "-" if watched is None else f"> {watched / 1000:,.0f}"
     return f"{steps / 1000:,.0f}"
 
 
 def seconds_table(found: Sequence[Group]) -> Table:
-    """Median seconds to the threshold on this machine, censored like the steps, beside the paper's times."""
+    """Median seconds to the threshold, censored like the steps, and the paper's times."""
     rows = []
     for group in found:
         reached = [row["seconds_to_threshold"] for row in group.rows]
@@ -176,7 +176,7 @@ def _seconds(value: float | None, most: float) -> str:
 
 
 def sensitivity_tables(rows: Iterable[Row]) -> list[Table]:
-    """Censored median of the thousands of steps to the threshold for every n_b and h, a table a task."""
+    """Censored median of the thousands of steps to the threshold for every n_b and h, one table per task."""
     found = groups(rows)
     tables = []
     for task in dict.fromkeys(group.task for group in found):

@@ -1,7 +1,7 @@
-"""Carrying out a plan: whatever is missing is run, whatever another process has in hand is left to it.
+"""Executing a plan of runs: only missing runs are started, and a run that another process is running is skipped.
 
-Every run is taken by the lock on its folder, so any number of processes, on any machines that share the folder, may
-work on one study; what one of them leaves unfinished when it dies, the next goes on with.
+A process locks the folder of a run while it runs it, so any number of processes, on any machines that share the folder,
+may work on one study. A run that one of them leaves unfinished when it dies is continued by the next.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from offrank.core.errors import BusyError
-from offrank.core.noise import Role, episode_seeds
-from offrank.core.normalizer import Whitening
-from offrank.core.rollouts import Request
 from offrank.display.progress import GrowingDisplay
 from offrank.engines import Cluster, Engine, Gpu, make_engine, resolve_engine
+from offrank.lab.requests import around_zero
 from offrank.lab.studies.plan import Planned
 from offrank.runs.config import resolve
 from offrank.runs.drive import drive
@@ -30,16 +26,16 @@ A_FEW = 4  # the others: enough that no core waits for the end of a run's iterat
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """Where runs are kept and on what they are run."""
+class ExecutionSettings:
+    """Where run folders are kept, and the engine that runs them."""
 
-    pool: Path  # holds a run folder a run
-    engine: str | None = None  # None: the task's own
+    pool: Path  # folder of the run folders
+    engine: str | None = None  # None: the task's default
     threads: int = 0
     workers: int | None = None
     side_by_side: int | None = None  # runs at a time; None: what suits the engine
     gpu: Gpu | None = None  # of the warp engine
-    cluster: Cluster | None = None  # where the episodes run, if not here
+    cluster: Cluster | None = None  # that runs the episodes; None: this machine
 
     def open_engine(self, task: str) -> Engine:
         return make_engine(
@@ -56,61 +52,61 @@ class Workshop:
 
 
 @dataclass
-class Tally:
-    """What became of a plan in this process."""
+class Progress:
+    """The runs of a plan that this process has run, and those it has skipped."""
 
-    done: list[Planned] = field(default_factory=list)  # run here, to their end
-    elsewhere: list[Planned] = field(default_factory=list)  # in the hands of another process at the end
+    done: list[Planned] = field(default_factory=list)  # run by this process, to their end
+    elsewhere: list[Planned] = field(default_factory=list)  # being run by another process
 
 
 def missing(plan: Sequence[Planned], pool: Path) -> list[Planned]:
     return [run for run in plan if not run.progress(pool / run.name)[1]]
 
 
-def carry_out(plan: Sequence[Planned], shop: Workshop, display: GrowingDisplay) -> Tally:
-    """Run what is missing of a plan, task by task.
+def carry_out(plan: Sequence[Planned], settings: ExecutionSettings, display: GrowingDisplay) -> Progress:
+    """Run the missing runs of a plan, task by task.
 
     Raises:
-        Interrupted: by a signal; everything was saved, and the same plan goes on from there.
-        OffrankError: a run failed, after the others of its task came to their end.
+        Interrupted: by a signal; everything was saved, and the same plan continues from there.
+        OffrankError: a run failed; the other runs of its task were run to their end first.
     """
-    tally = Tally()
+    progress = Progress()
     for task in dict.fromkeys(run.task for run in plan):
         runs = [run for run in plan if run.task == task]
-        while todo := [run for run in missing(runs, shop.pool) if run not in tally.done]:
-            before = len(tally.done)
-            engine = shop.open_engine(task)
+        while todo := [run for run in missing(runs, settings.pool) if run not in progress.done]:
+            before = len(progress.done)
+            engine = settings.open_engine(task)
             try:
-                width = shop.side_by_side or SIDE_BY_SIDE.get(engine.name, A_FEW)
+                width = settings.side_by_side or SIDE_BY_SIDE.get(engine.name, A_FEW)
                 busy: list[Planned] = []
-                drive(_claimed(todo, shop, engine, display, tally.done, busy), engine, display.tick, width)
+                drive(_claimed(todo, settings, engine, display, progress.done, busy), engine, display.tick, width)
             finally:
                 engine.close()
-            if len(tally.done) == before:  # all that is left is in other hands
-                tally.elsewhere += busy
+            if len(progress.done) == before:  # all that is left is being run by other processes
+                progress.elsewhere += busy
                 break
-    return tally
+    return progress
 
 
 def _claimed(
     todo: Sequence[Planned],
-    shop: Workshop,
+    settings: ExecutionSettings,
     engine: Engine,
     display: GrowingDisplay,
     done: list[Planned],
     busy: list[Planned],
 ) -> Iterator[Run]:
-    """The runs that are free and unfinished at the moment they are asked for, one by one."""
+    """Open, one by one, the runs that are unfinished and that no other process is running."""
     for planned in todo:
-        folder = shop.pool / planned.name
+        folder = settings.pool / planned.name
         try:
             run = open_run(
-                planned.config(shop.engine_name(planned.task), engine.info, folder), engine.info, folder, True
+                planned.config(settings.engine_name(planned.task), engine.info, folder), engine.info, folder, True
             )
         except BusyError:
             busy.append(planned)
             continue
-        if planned.progress(folder)[1]:  # by another process, since the list was made
+        if planned.progress(folder)[1]:  # finished by another process since the list was made
             run.close()
             continue
         run.callbacks = (display.on_record,)
@@ -119,32 +115,21 @@ def _claimed(
         yield run
 
 
-# --- how long will it take?
+# --- time estimates
 
 
-def seconds_a_step(engine: Engine, episodes: int = 16, horizon: int = 100) -> float:
-    """Wall-clock time of an environment step on this machine, from a short trial of the zero policy."""
-    p, n = engine.info.act_dim, engine.info.obs_dim
-    index = np.arange(episodes)
-
-    def request(round: int) -> Request:
-        return Request(
-            base=np.zeros((p, n)),
-            whitening=Whitening.identity(n),
-            seeds=episode_seeds(0, round, Role.EVALUATION, index),
-            roles=np.full(episodes, Role.EVALUATION, dtype=np.int64),
-            index=index,
-            horizon=horizon,
-        )
-
-    engine.run(request(0))  # threads and processes start with the first
+def seconds_per_step(engine: Engine, episodes: int = 16, horizon: int = 100) -> float:
+    """Wall-clock time per environment step on this machine, from a short trial of the zero policy."""
+    shape = (engine.info.act_dim, engine.info.obs_dim)
+    requests = [around_zero(shape, episodes, horizon, scale=0.0, first_seed=k * episodes) for k in range(4)]
+    engine.run(requests[0])  # threads and processes start with the first
     begin = time.perf_counter()
-    steps = sum(engine.run(request(round)).steps for round in range(1, 4))
+    steps = sum(engine.run(request).steps for request in requests[1:])
     return (time.perf_counter() - begin) / steps
 
 
 def evaluation_share(run: Planned, eval_episodes: int = 100) -> float:
-    """Evaluation steps for each training step, where every episode is equally long."""
+    """Evaluation steps per training step, if all episodes are equally long."""
     if run.eval_every == 0:
         return 0.0
     recipe = resolve(run.task, run.variant.algo, run.variant.ranker, dict(run.variant.settings))
@@ -155,16 +140,16 @@ def evaluation_share(run: Planned, eval_episodes: int = 100) -> float:
 
 
 def estimate(
-    plan: Sequence[Planned], shop: Workshop, calibrate: Callable[[Engine], float] = seconds_a_step
+    plan: Sequence[Planned], settings: ExecutionSettings, calibrate: Callable[[Engine], float] = seconds_per_step
 ) -> list[tuple[Planned, int, bool, float]]:
-    """For each run: steps done, whether it is finished, and the most seconds it may still take on this machine."""
+    """For each run: steps done, whether it is finished, and an upper bound of the seconds left on this machine."""
     rows = []
     pace: dict[str, float] = {}
     for run in plan:
-        steps, finished = run.progress(shop.pool / run.name)
+        steps, finished = run.progress(settings.pool / run.name)
         left = 0 if finished else max(run.steps - steps, 0)
         if left and run.task not in pace:
-            engine = shop.open_engine(run.task)
+            engine = settings.open_engine(run.task)
             try:
                 pace[run.task] = calibrate(engine)
             finally:

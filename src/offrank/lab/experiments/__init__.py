@@ -1,0 +1,1 @@
+"""Experiments behind presets and documents, each a script: `python -m offrank.lab.experiments.NAME --help`."""

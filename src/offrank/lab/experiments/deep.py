@@ -1,0 +1,156 @@
+"""Train TD3 or SAC of Stable-Baselines3 on our tasks up to the same thresholds, for comparison.
+
+    python -m offrank.lab.experiments.deep HalfCheetah-v3 td3 --seed 0 --steps 300k --out runs/deep
+    python -m offrank.lab.experiments.deep --table runs/deep --out results/deep.json
+
+Hyperparameters are those of RL Baselines3 Zoo for these tasks (10,000 random steps first, then one update per step; on
+Swimmer a discount of 0.9999), networks are Stable-Baselines3's defaults. Every 10,000 steps the deterministic policy is
+evaluated over 100 fresh episodes as in `offrank train`; the first mean at or above the threshold counts. Seconds are
+those of training alone. An interrupted run continues from its last evaluation: what it learned since is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from offrank.cli.options import count, natural
+from offrank.core.errors import UsageError, require
+from offrank.core.files import read_json, write_atomically, write_json
+from offrank.core.noise import Role, episode_seeds
+from offrank.core.version import versions
+from offrank.lab.script import make_parser, run_script, threshold_of
+
+EVERY, EPISODES = 10_000, 100  # steps between evaluations, and episodes in one
+DISCOUNTS = {"Swimmer-v3": 0.9999}  # elsewhere 0.99
+
+
+def make(task: str, algo: str, env: gym.Env[Any, Any], seed: int, steps: int, device: str) -> Any:
+    """A new learner."""
+    sb3 = require("stable_baselines3", "bench")
+    noises = require("stable_baselines3.common.noise", "bench")
+    given: dict[str, Any] = {
+        "gamma": DISCOUNTS.get(task, 0.99),
+        "learning_starts": 10_000,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "batch_size": 256,
+        "buffer_size": min(steps, 1_000_000),
+        "seed": seed,
+        "device": device,
+    }
+    if algo == "sac":
+        return sb3.SAC("MlpPolicy", env, **given)
+    size = env.action_space.shape or ()
+    noise = noises.NormalActionNoise(np.zeros(size), 0.1 * np.ones(size))
+    return sb3.TD3("MlpPolicy", env, action_noise=noise, learning_rate=1e-3, **given)
+
+
+def evaluate(model: Any, envs: list[gym.Env[Any, Any]], seed: int, number: int) -> tuple[float, float]:
+    """Mean and standard deviation of the returns of fresh episodes, all side by side."""
+    seeds = episode_seeds(seed, number, Role.EVALUATION, np.arange(len(envs)))
+    seen = np.array([env.reset(seed=int(s))[0] for env, s in zip(envs, seeds, strict=True)])
+    totals, running = np.zeros(len(envs)), np.arange(len(envs))
+    while len(running):
+        actions, _ = model.predict(seen[running], deterministic=True)
+        still = []
+        for i, action in zip(running, actions, strict=True):
+            seen[i], reward, terminated, truncated, _ = envs[i].step(action)
+            totals[i] += reward
+            if not terminated and not truncated:
+                still.append(i)
+        running = np.array(still, dtype=np.int64)
+    return float(totals.mean()), float(totals.std())
+
+
+def train(task: str, algo: str, seed: int, steps: int, device: str, out: Path) -> dict[str, Any]:
+    """Train to the threshold or the budget; returns the result, which is also written to the folder."""
+    torch = require("torch", "torch")
+    torch.set_num_threads(1)
+    threshold = threshold_of(task)
+    folder = out / f"{task}-{algo}-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    result_file, model_file = folder / "result.json", folder / "model.pkl"
+    env = gym.make(f"offrank/{task}")
+    model = make(task, algo, env, seed, steps, device)
+    result: dict[str, Any] = {
+        "task": task,
+        "algo": algo,
+        "seed": seed,
+        "threshold": threshold,
+        "steps_to_threshold": None,
+        "seconds_to_threshold": None,
+        "seconds": 0.0,
+        "steps": 0,
+        "evaluations": [],
+        "device": device if device == "cpu" else torch.cuda.get_device_name(),
+        "versions": versions() | {"torch": torch.__version__},
+    }
+    if model_file.is_file():
+        result = read_json(result_file)
+        parameters, replay, model.num_timesteps, model._n_updates = pickle.loads(model_file.read_bytes())
+        model.set_parameters(parameters)
+        model.replay_buffer = replay
+    envs = [gym.make(f"offrank/{task}") for _ in range(EPISODES)]
+    while result["steps_to_threshold"] is None and result["steps"] < steps:
+        began = time.perf_counter()
+        model.learn(EVERY, reset_num_timesteps=False, log_interval=None)
+        result["seconds"] += time.perf_counter() - began
+        result["steps"] = model.num_timesteps
+        mean, std = evaluate(model, envs, seed, len(result["evaluations"]))
+        result["evaluations"].append([model.num_timesteps, round(mean, 2), round(std, 2)])
+        if mean >= threshold:
+            result |= {"steps_to_threshold": model.num_timesteps, "seconds_to_threshold": result["seconds"]}
+        state = (model.get_parameters(), model.replay_buffer, model.num_timesteps, model._n_updates)
+        temporary = model_file.with_suffix(".new")
+        temporary.write_bytes(pickle.dumps(state, protocol=5))
+        temporary.replace(model_file)
+        write_json(result_file, result)
+        print(f"{task} {algo} seed {seed}: {result['steps']:,} steps, {mean:.1f} ± {std:.1f}", flush=True)
+    return result
+
+
+def table(folder: Path, out: Path) -> None:
+    """Gather the results of runs in a file, and print them."""
+    rows = [read_json(file) for file in sorted(folder.glob("*/result.json"))]
+    if not rows:
+        raise UsageError(f"{folder} holds no results of runs")
+    write_atomically(out, (json.dumps(rows, indent=2) + "\n").encode())
+    for row in rows:
+        steps, took = row["steps_to_threshold"], row["seconds_to_threshold"]
+        end = f"> {row['steps']:,} steps" if steps is None else f"{steps:,} steps, {took:,.0f} s of training"
+        print(f"{row['task']} {row['algo']} seed {row['seed']}: {end}")
+
+
+def compare(args: argparse.Namespace) -> None:
+    if args.table is not None:
+        table(args.table, args.out)
+    elif args.task is None or args.algo is None:
+        raise UsageError("give a task and an algorithm, or --table DIR")
+    else:
+        train(args.task, args.algo, args.seed, args.steps, args.device, args.out)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = make_parser("deep", __doc__)
+    parser.add_argument("task", nargs="?", metavar="TASK")
+    parser.add_argument("algo", nargs="?", choices=["td3", "sac"])
+    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--steps", type=count, default=300_000)
+    parser.add_argument("--device", default="cpu", help="cuda for a GPU")
+    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing: gather the results of runs")
+    parser.add_argument("--out", type=Path, required=True)
+    return run_script(parser, compare, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Scripts of the laboratory: every one of them has a help text, and a mistake is one line and exit status 2."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offrank.core.files import read_json
+from offrank.lab import bench, experiments
+
+ROOT = Path(__file__).parent.parent
+
+
+def scripts() -> dict[str, Any]:
+    """Modules that can be run, by name."""
+    found = {}
+    for package in (bench, experiments):
+        for entry in pkgutil.iter_modules(package.__path__):
+            module = import_module(f"{package.__name__}.{entry.name}")
+            if hasattr(module, "main"):
+                found[entry.name] = module
+    return found
+
+
+SCRIPTS = scripts()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_help_is_the_docstring_and_names_the_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        SCRIPTS[name].main(["--help"])
+    assert end.value.code == 0
+    assert f"python -m {SCRIPTS[name].__name__}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("tune_ars", ["Nowhere-v3"], "unknown task 'Nowhere-v3'"),
+        ("tune_ars", ["LQR"], "no preset threshold"),
+        ("tune_ars", ["Hopper-v3", "--ranker", "kernal"], "did you mean 'kernel'"),
+        ("tune_ars", ["Hopper-v3", "--directions", "x"], "--directions"),
+        ("tune_ars", ["Hopper-v3", "--show", "nowhere.json"], "cannot read nowhere.json"),
+        ("tune_tres", ["Nowhere-v3"], "no preset threshold"),
+        ("tune_tres", ["Hopper-v3", "--set", "epochz=3"], "did you mean 'epochs'"),
+        ("ranker_cost", ["HalfCheetah-v3", "--critic", "hiden=32", "--out", "x.json"], "did you mean 'hidden'"),
+        ("short_episodes", ["Hopper-v3", "nowhere.offrank", "--out", "x.json"], "cannot read nowhere.offrank"),
+        ("critic_gradient", ["nowhere", "--out", "x.json"], "nowhere"),
+        ("rank_quality_table", ["nowhere.json"], "cannot read nowhere.json"),
+        ("deep", ["--out", "x.json"], "give a task and an algorithm"),
+        ("deep", ["--table", ".", "--out", "x.json"], "holds no results"),
+        ("plots", ["nowhere.json"], "cannot read nowhere.json"),
+        ("cluster_plan", ["--results", "nowhere"], "cannot read nowhere"),
+        ("step_parity", ["--steps", "0"], "not a positive whole number"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_status_2(name, words, said, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = SCRIPTS[name].main(words)
+    except SystemExit as end:  # the parser's own errors
+        status = end.code
+    err = capsys.readouterr().err
+    assert status == 2 and said in err and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_grid_search_is_written_and_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "ars.json"
+    words = ["Swimmer-v3", "--directions", "2/1", "--step-size", "0.02", "--horizon", "20", "--seeds", "2"]
+    assert SCRIPTS["tune_ars"].main([*words, "--steps", "400", "--set", "momentum=0.5", "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert [row["seed"] for row in read_json(out)["rows"]] == [1000, 1001] and "| 2/1 | 0.02 |" in shown
+    assert SCRIPTS["tune_ars"].main(["Swimmer-v3", "--show", str(out)]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_tables_and_figures_of_the_committed_results_are_made_again(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(ROOT)
+    assert SCRIPTS["cluster_plan"].main([]) == 0
+    assert "| op-ars | 100 | 16 |" in capsys.readouterr().out
+    assert SCRIPTS["plots"].main(["--out", str(tmp_path)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["candidates.png", "memory.png", "scores.png"]
+    capsys.readouterr()
+    records = sorted(map(str, Path("results/rank_quality").glob("*/rank-quality.json")))
+    assert SCRIPTS["rank_quality_table"].main(records) == 0
+    shown = capsys.readouterr().out
+    assert "The kernel beside its controls" in shown and "| HalfCheetah-v3 | ars | 0 | 50 | 674 | memory |" in shown
+    assert SCRIPTS["tune_ars"].main(["Hopper-v3", "--show", "results/tuning/ars-Hopper-v3-4-4-starts.json"]) == 0
+    assert "| 4/4 |" in capsys.readouterr().out
