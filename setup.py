@@ -12,7 +12,7 @@ setup(
             "offrank.engines.native._rollout",
             ["src/offrank/engines/native/_rollout.c"],
             extra_compile_args=flags,
-            export_symbols=["offrank_episode", "offrank_layout"],
+            export_symbols=["offrank_episode", "offrank_actions", "offrank_layout"],
             optional=True,
         )
     ]

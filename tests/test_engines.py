@@ -22,7 +22,8 @@ from offrank.engines import make_engine, resolve_engine
 from offrank.engines.base import Engine
 from offrank.engines.gymnasium.engine import GymnasiumEngine
 from offrank.engines.gymnasium.stage import Stage
-from offrank.engines.native.engine import MujocoEngine, Simulation
+from offrank.engines.native.engine import MujocoEngine
+from offrank.engines.native.simulation import Simulation
 from offrank.policies import make_policy
 from offrank.tasks import TASKS, Task
 

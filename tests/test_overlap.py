@@ -105,7 +105,8 @@ def test_what_was_done_ahead_is_dropped_when_the_threshold_was_met() -> None:
     on = TrainingFirst()
     run = go(config(threshold=middle()), on)
     assert run.stop_reason == "threshold" and run.state.iteration == run.evaluations[-1].iteration
-    iterations = {request.directions.iteration for request in on.requests if request.directions is not None}
+    found = [getattr(request.candidates, "directions", None) for request in on.requests]
+    iterations = {directions.iteration for directions in found if directions is not None}
     assert max(iterations) >= run.state.iteration  # it had gone on meanwhile
 
 

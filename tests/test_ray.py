@@ -24,7 +24,7 @@ from offrank.cli import main  # noqa: E402
 from offrank.core.errors import EngineError, EpisodeError, UsageError  # noqa: E402
 from offrank.core.rollouts import Request, Rollouts  # noqa: E402
 from offrank.engines import Cluster, make_engine, resolve_engine  # noqa: E402
-from offrank.engines.ray import pool as crew  # noqa: E402
+from offrank.engines.ray import pool  # noqa: E402
 from offrank.engines.ray.engine import RayEngine  # noqa: E402
 from offrank.engines.ray.fingerprint import differences, fingerprint  # noqa: E402
 from offrank.lab.bench import cluster as bench  # noqa: E402
@@ -256,7 +256,7 @@ def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(nodes: Nodes, tm
 def test_nodes_that_would_give_other_bits_are_refused_or_warned_of(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "fingerprint", lambda: fingerprint() | {"numpy": "1.0", "BLAS": "Zen"})
+    monkeypatch.setattr(pool, "fingerprint", lambda: fingerprint() | {"numpy": "1.0", "BLAS": "Zen"})
     with pytest.raises(EngineError, match=rf"it has numpy {np.__version__} instead of 1.0, BLAS \w+ instead of Zen"):
         on_cluster(POINT, 1)
     with pytest.warns(UserWarning, match="may give other bits than this one: it has numpy"):

@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from helpers import pair_request
+from helpers import pair_request, request_of
+from offrank.core.candidates import These
 from offrank.core.errors import EngineError, EpisodeError, UsageError
 from offrank.core.noise import Directions, Role, episode_seeds
 from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
 from offrank.core.rollouts import Request, Rollouts
 from offrank.engines import Gpu, make_engine
 from offrank.engines.base import Engine
 from offrank.engines.native.engine import MujocoEngine
+from offrank.policies import make_policy
 from offrank.runs.config import configure, resolve
 from offrank.runs.drive import drive
 from offrank.runs.opening import open_run
@@ -33,6 +36,7 @@ import warp as wp
 from offrank.engines.warp.engine import Demand, WarpEngine
 from offrank.engines.warp.mjwarp import aligned_mjwarp, device_model
 from offrank.engines.warp.newton import Newton
+from offrank.engines.warp.policies import Policies, as_ints
 from offrank.engines.warp.rows import sort_rows
 from offrank.engines.warp.substep import Substep
 
@@ -68,6 +72,55 @@ def size(engine: WarpEngine, small: int, full: int) -> int:
 
 def cpu(engine: WarpEngine) -> MujocoEngine:
     return MujocoEngine(engine.task)
+
+
+# --- policies
+
+
+def test_policies_of_every_kind_side_by_side_act_as_in_python(device: str) -> None:
+    """As many worlds as there are kinds, in rows of their own, and one world without an episode."""
+    n, p, draws = 11, 3, np.random.default_rng(0)
+    kinds = [make_policy(name, n, p) for name in ("linear", "affine", "skip:5", "mlp:4", "mlp:6,9,2", "skip:32")]
+    thetas = [draws.normal(size=kind.size).astype(np.float32) / 2 for kind in kinds]
+    z = draws.normal(size=(len(kinds) + 1, n)).astype(np.float32)
+    with wp.ScopedDevice(device):
+        policies = Policies(rows=20, worlds=len(z))
+        rows = [7, 3, 19, 0, 11, 5]
+        assert policies.load(as_ints(rows[:2]), kinds[:2], thetas[:2])
+        assert policies.load(as_ints(rows[2:]), kinds[2:], thetas[2:])  # larger: what is there must stay
+        assert not policies.load(as_ints(rows[:1]), kinds[:1], thetas[:1])  # nothing new
+        ctrl = wp.full((len(z), p), 99.0, dtype=float)
+        policies.act(as_ints([*rows, -1]), wp.array(z, dtype=float), ctrl)
+        found = ctrl.numpy()
+    for w, (kind, theta) in enumerate(zip(kinds, thetas, strict=True)):
+        np.testing.assert_allclose(found[w], kind.act(theta.astype(float), z[w].astype(float)), rtol=1e-4, atol=1e-5)
+    assert np.array_equal(found[-1], np.zeros(p))
+
+
+@pytest.mark.parametrize("policy", ["affine", "skip:4", "mlp:5,3"])
+def test_episodes_of_any_policy_agree_with_the_cpu(hopper: WarpEngine, policy: str) -> None:
+    request = pair_request(hopper.space, 3, horizon=12, keep=True, scale=0.3, policy=policy)
+    mine, other = hopper.run(request), cpu(hopper).run(request)
+    gaps = [
+        np.abs(a.observations[:8] - b.observations[:8]).max()
+        for a, b in zip(mine.trajectories, other.trajectories, strict=True)
+        if min(len(a.rewards), len(b.rewards)) >= 8
+    ]
+    assert len(gaps) >= 3 and np.median(gaps) < 2e-3
+
+
+def test_episodes_are_counted_beyond_31_bits(hopper: WarpEngine) -> None:
+    """The counters of a long fleet: what has finished, and which rows have been taken from the queue."""
+    worlds, request = hopper._worlds, pair_request(hopper.space, 3, horizon=6)
+    before = hopper.run(request)
+    start = 2**31 - 3
+    start += -start % worlds.rows  # a multiple of the ring's length, so that nothing else moves
+    for name in ("head", "tail", "finished"):
+        worlds.a[name].fill_(start)
+    worlds._tail = worlds._seen = start
+    assert np.array_equal(hopper.run(request).totals, before.totals)
+    assert worlds._seen > 2**31
+    worlds.clear()
 
 
 # --- the same task as on the CPU
@@ -210,29 +263,26 @@ def test_whole_episodes_are_distributed_as_on_the_cpu(engine: WarpEngine, policy
     if not engine._worlds.device.is_cuda and (policy != "random" or name != "Hopper-v3"):
         pytest.skip("on a GPU only")  # whole episodes of a walking policy take hours on Warp's CPU device
     count = size(engine, 8, 200)
-    weights, whitening = fixed_policy(engine, file if policy != "random" else None)
-    mine, other = (
-        on.run(evaluation(on, weights, whitening, count, seed)) for on, seed in ((engine, 0), (cpu(engine), 1))
-    )
+    fixed = fixed_policy(engine, file if policy != "random" else None)
+    mine, other = (on.run(evaluation(on, *fixed, count, seed)) for on, seed in ((engine, 0), (cpu(engine), 1)))
     for a, b in ((mine.totals, other.totals), (mine.lengths, other.lengths)):
         assert ks_2samp(a, b).pvalue > 1e-3, (summary(mine), summary(other))
     p = ks_2samp(mine.totals, other.totals).pvalue
     print(f"{name} {policy}: GPU {summary(mine)}, CPU {summary(other)}, p = {p:.3f}")
 
 
-def fixed_policy(engine: WarpEngine, file: Path | None) -> tuple[Any, Whitening]:
+def fixed_policy(engine: WarpEngine, file: Path | None) -> tuple[Policy, Any, Whitening]:
     if file is not None:
         policy = Saved.read(file).policy
-        return policy.M, policy.whitening
-    shape = (engine.space.act_dim, engine.space.obs_dim)
+        return policy.kind, policy.theta, policy.whitening
+    kind = make_policy("linear", engine.space.obs_dim, engine.space.act_dim)
     scale = 0.05 if engine._worlds.device.is_cuda else 0.5  # on the CPU device, one that falls at once
-    return scale * Directions(5, 0, 1, shape).one(0), Whitening.identity(shape[1])
+    return kind, scale * Directions(5, 0, 1, kind.size).one(0), Whitening.identity(kind.n)
 
 
-def evaluation(on: Engine, weights: Any, whitening: Whitening, count: int, seed: int) -> Request:
-    index = np.arange(count)
-    roles = np.full(count, Role.EVALUATION, dtype=np.int64)
-    return Request(weights, whitening, episode_seeds(seed, 0, Role.EVALUATION, index), roles, index, on.space.horizon)
+def evaluation(on: Engine, kind: Policy, theta: Any, whitening: Whitening, count: int, seed: int) -> Request:
+    seeds = episode_seeds(seed, 0, Role.EVALUATION, np.arange(count))
+    return request_of(kind, theta, whitening, seeds, on.space.horizon)
 
 
 def summary(found: Rollouts) -> str:
@@ -253,7 +303,7 @@ def test_moments_on_the_device_are_those_of_the_states(hopper: WarpEngine) -> No
 
 def test_requests_share_the_worlds_and_a_failed_one_leaves_the_others_alone(hopper: WarpEngine) -> None:
     good = pair_request(hopper.space, 2, horizon=20)
-    bad = replace(pair_request(hopper.space, 2, horizon=20, seed=50), base=np.full((3, 11), np.nan))
+    bad = replace(pair_request(hopper.space, 2, horizon=20, seed=50), candidates=These(np.full((4, 33), np.nan)))
     tickets = [hopper.submit(good), hopper.submit(bad), hopper.submit(good)]
     found: dict = {}
     while len(found) < 3:
@@ -276,8 +326,7 @@ def test_a_dropped_request_gives_its_place_to_others(hopper: WarpEngine) -> None
 
 def test_training_goes_before_evaluation_which_fills_what_is_left(device: str) -> None:
     engine = WarpEngine(TASKS["Hopper-v3"], Gpu(worlds=4, device=device))
-    weights, whitening = fixed_policy(engine, None)
-    evaluating = engine.submit(replace(evaluation(engine, weights, whitening, 8, 0), horizon=12))
+    evaluating = engine.submit(replace(evaluation(engine, *fixed_policy(engine, None), 8, 0), horizon=12))
     training = engine.submit(pair_request(engine.space, 1, horizon=12))
     engine._upload()
     kinds = [is_training for _, _, is_training in engine._rows.values()]

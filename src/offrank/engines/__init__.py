@@ -8,7 +8,8 @@ from typing import Any
 
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.engines.base import Engine
-from offrank.engines.native.engine import MujocoEngine, is_built
+from offrank.engines.native.compiled import is_built
+from offrank.engines.native.engine import MujocoEngine
 from offrank.engines.numpy import NumpyEngine
 from offrank.engines.ray.cluster import Cluster
 from offrank.engines.warp.gpu import Gpu

@@ -50,7 +50,6 @@ typedef struct {      /* y = W x + S z + c, or tanh of it; x is the output of th
 
 enum { HORIZON = 0, TERMINATED = 1, DIVERGED = 2, BAD_REWARD = 3, BAD_OBSERVATION = 4, STOPPED = 5 };
 
-int64_t offrank_layout(void) { return (int64_t)(1000 * sizeof(World) + sizeof(Layer)); }
 
 static int observe(const World *w, double *out) {
   int finite = 1;
@@ -113,21 +112,48 @@ static void act(const Layer *layers, int64_t n_layers, const double *z, const in
   }
 }
 
+/* Which of n features are not switched off, into live; returns how many. */
+static int64_t find_live(const double *scale, int64_t n, int64_t *live) {
+  int64_t count = 0;
+  for (int64_t j = 0; j < n; j++)
+    if (scale[j] != 0.0) live[count++] = j;
+  return count;
+}
+
+/* A policy and its normaliser: all that turns an observation into an action. */
+typedef struct {
+  const Layer *layers;
+  int64_t n_layers, widest;      /* widest: outputs of the widest layer */
+  const double *mean, *scale;    /* (n) */
+  double *scratch;               /* n + 2 widest numbers, and */
+  int64_t *live;                 /* n more, which nobody else uses meanwhile */
+} Actor;
+
+static void decide(const Actor *a, int64_t n, int64_t n_live, const double *observation, double *action) {
+  double *z = a->scratch;
+  for (int64_t k = 0; k < n_live; k++) {
+    const int64_t j = a->live[k];
+    z[j] = (observation[j] - a->mean[j]) * a->scale[j];
+  }
+  act(a->layers, a->n_layers, z, a->live, n_live, a->scratch + n, a->widest, action);
+}
+
+/* The actions (count, p) at observations (count, n), to the bit as in an episode. */
+void offrank_actions(const Actor *a, int64_t n, int64_t p, int64_t count, const double *observations, double *actions) {
+  const int64_t n_live = find_live(a->scale, n, a->live);
+  for (int64_t t = 0; t < count; t++) decide(a, n, n_live, observations + t * n, actions + t * p);
+}
+
 /* Runs until the horizon, a fall, or something that cannot be trusted. The simulation has been put into its start state.
  *
- * layers: of the policy; widest: outputs of its widest one.
- * scratch: n + 2 widest numbers, and live: n more, which nobody else uses meanwhile.
  * seen: (horizon + 1, n), the observations acted on and the one the last step led to.
  * rewards: (horizon).
  * Returns the number of steps taken; *status says why it stopped. */
-int64_t offrank_episode(const World *w, const Layer *layers, int64_t n_layers, int64_t widest, const double *mean,
-                        const double *scale, double *scratch, int64_t *live, int64_t horizon, double *seen,
-                        double *rewards, int64_t *status) {
+int64_t offrank_episode(const World *w, const Actor *a, int64_t horizon, double *seen, double *rewards,
+                        int64_t *status) {
   const int64_t n = w->n, p = w->p;
-  double *ctrl = w->ctrl, *z = scratch;
-  int64_t n_live = 0;
-  for (int64_t j = 0; j < n; j++)
-    if (scale[j] != 0.0) live[n_live++] = j;
+  const int64_t n_live = find_live(a->scale, n, a->live);
+  double *ctrl = w->ctrl;
   *status = observe(w, seen) ? HORIZON : BAD_OBSERVATION;
   if (*status != HORIZON) return 0;
   double before = position(w);
@@ -136,9 +162,7 @@ int64_t offrank_episode(const World *w, const Layer *layers, int64_t n_layers, i
       *status = STOPPED;
       return t;
     }
-    const double *observation = seen + t * n;
-    for (int64_t k = 0; k < n_live; k++) z[live[k]] = (observation[live[k]] - mean[live[k]]) * scale[live[k]];
-    act(layers, n_layers, z, live, n_live, scratch + n, widest, ctrl);
+    decide(a, n, n_live, seen + t * n, ctrl);
     double cost = 0.0;
     for (int64_t i = 0; i < p; i++) cost += ctrl[i] * ctrl[i];
     for (int64_t k = 0; k < w->frame_skip; k++) w->mj_step(w->model, w->data);
@@ -165,5 +189,7 @@ int64_t offrank_episode(const World *w, const Layer *layers, int64_t n_layers, i
   }
   return horizon;
 }
+
+int64_t offrank_layout(void) { return (int64_t)(sizeof(World) + 1000 * (sizeof(Layer) + 1000 * sizeof(Actor))); }
 
 void *PyInit__rollout(void) { return NULL; } /* some linkers insist on it; this is never imported */

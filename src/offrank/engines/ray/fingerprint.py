@@ -10,7 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from offrank.core.version import versions
-from offrank.engines.native.engine import is_built
+from offrank.engines.native.compiled import is_built
 
 
 def fingerprint() -> dict[str, str]:

@@ -20,7 +20,8 @@ from offrank.core.errors import UsageError
 from offrank.core.noise import Directions
 from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Episode, Request
-from offrank.engines.native.engine import MujocoEngine, Simulation
+from offrank.engines.native.engine import MujocoEngine
+from offrank.engines.native.simulation import Simulation
 from offrank.lab.bench.rollouts import bare_physics, record, some_policies
 from offrank.lab.bench.rounds import alternate, ratio
 from offrank.runs.config import configure, resolve
