@@ -32,7 +32,7 @@ def find_browser() -> str | None:
 class Browser:
     """One page in a browser of its own, by the DevTools protocol.
 
-    `trouble` gathers what the page complained of: errors of its script, and anything it tried to load.
+    `problems` collects errors of the page's script, and everything that it tried to load.
     """
 
     def __init__(self, width: int = 1280, height: int = 900):
@@ -53,7 +53,7 @@ class Browser:
         os.close(there)
         os.close(back)
         self._buffer, self._number, self._session = b"", 0, None
-        self.trouble: list[str] = []
+        self.problems: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -88,13 +88,13 @@ class Browser:
         message = json.loads(text)
         params = message.get("params", {})
         if message.get("method") == "Runtime.exceptionThrown":
-            self.trouble.append(json.dumps(params["exceptionDetails"])[:500])
+            self.problems.append(json.dumps(params["exceptionDetails"])[:500])
         elif message.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
-            self.trouble.append(params["entry"]["text"])
+            self.problems.append(params["entry"]["text"])
         elif message.get("method") == "Network.requestWillBeSent":
             url = params["request"]["url"]
             if not url.startswith(("file:", "data:", "about:")):
-                self.trouble.append(f"loads {url}")
+                self.problems.append(f"loads {url}")
         return message
 
     def open(self, path: Path, seconds: float = 30.0) -> None:

@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say; how fast anything is, no test asserts."""
+"""The benchmarks measure what they claim to; no test asserts a speed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from offrank.tasks import TASKS
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_bare_physics_ends_in_the_bits_of_the_closed_loop(name: str) -> None:
+def test_bare_physics_ends_in_the_states_of_the_closed_loop(name: str) -> None:
     """Otherwise the two would not have done the same work."""
     task = TASKS[name]
     engine = MujocoEngine(task, 2)
@@ -31,7 +31,7 @@ def test_wrong_controls_would_be_noticed() -> None:
     engine = MujocoEngine(task, 1)
     recording = record(task, some_policies(task, 2, horizon=30), engine)
     recording.controls[0][3] += 1e-9
-    with pytest.raises(AssertionError, match="did not end in the bits"):
+    with pytest.raises(AssertionError, match="did not end in the states"):
         bare_physics(recording, 1)
     engine.close()
 
@@ -76,7 +76,7 @@ def test_the_parts_of_an_iteration_add_up() -> None:
     assert sum(found["shares"].values()) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_growth_tables_have_a_row_a_size() -> None:
+def test_growth_tables_have_one_row_per_size() -> None:
     assert [row["directions"] for row in score_times("Swimmer-v3", [2, 8], 50, 1)] == [2, 8]
     assert set(thread_scaling("Swimmer-v3", 2, 1)["seconds"]) == {"one", "two"}
 

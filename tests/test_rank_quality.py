@@ -21,9 +21,9 @@ from offrank.core.noise import Directions, Role, episode_seeds
 from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Trajectory
 from offrank.lab.rank_quality.agreement import Order, Resamples, split_halves, targets
+from offrank.lab.rank_quality.analysis import analyse, summary
 from offrank.lab.rank_quality.checkpoints import Checkpoint, train_to
-from offrank.lab.rank_quality.measure import OFF_POLICY, Evidence, check_names, gather, rankers_for
-from offrank.lab.rank_quality.verdict import judge, summary
+from offrank.lab.rank_quality.measure import OFF_POLICY, Measurements, check_names, gather, rankers_for
 from offrank.runs.config import RunConfig, configure, resolve
 from offrank.runs.drive import drive
 
@@ -84,7 +84,7 @@ def rho(record: dict[str, Any], ranker: str, target: str) -> float:
 
 def test_on_a_slope_an_oracle_scores_one_and_random_about_zero() -> None:
     engine = engine_of(world(slope))
-    record = judge(gather(checkpoint(engine), [Oracle(), Random()], engine, 200, 2), resamples=50)
+    record = analyse(gather(checkpoint(engine), [Oracle(), Random()], engine, 200, 2), resamples=50)
     for target in ("max", "gap"):
         assert rho(record, "oracle", target) == pytest.approx(1.0)
         assert record["rankers"]["oracle"][target]["kendall"]["value"] == pytest.approx(1.0)
@@ -97,7 +97,7 @@ def test_on_a_slope_an_oracle_scores_one_and_random_about_zero() -> None:
 def test_in_a_bowl_the_smallest_change_is_the_better_one_and_the_largest_its_mirror() -> None:
     engine = engine_of(world(bowl))
     rankers = [SmallestChange(n_behaviour=50), LargestChange(n_behaviour=50)]
-    record = judge(gather(checkpoint(engine), rankers, engine, 100, 2), resamples=50)
+    record = analyse(gather(checkpoint(engine), rankers, engine, 100, 2), resamples=50)
     for target in ("max", "mean"):
         assert rho(record, "smallest-change", target) > 0.9
         assert rho(record, "largest-change", target) == pytest.approx(-rho(record, "smallest-change", target))
@@ -108,13 +108,13 @@ def test_in_a_bowl_the_smallest_change_is_the_better_one_and_the_largest_its_mir
 
 def test_without_noise_one_episode_ranks_as_well_as_many() -> None:
     engine = engine_of(world(slope))
-    record = judge(gather(checkpoint(engine), [], engine, 40, 3), resamples=20)
+    record = analyse(gather(checkpoint(engine), [], engine, 40, 3), resamples=20)
     assert rho(record, "one-episode max", "max") == pytest.approx(1.0)
     assert rho(record, "one-episode gap", "gap") == pytest.approx(1.0)
     assert record["noise"]["max"]["ceiling"] == pytest.approx(1.0)
 
 
-def test_split_halves_tell_what_the_true_scores_would_reach() -> None:
+def test_split_halves_give_the_ceiling_of_exact_scores() -> None:
     rng = np.random.default_rng(0)
     truth = rng.normal(size=(2, 2000))
     returns = truth[:, :, None] + 3.0 * rng.normal(size=(2, 2000, 12))
@@ -126,10 +126,10 @@ def test_split_halves_tell_what_the_true_scores_would_reach() -> None:
         assert found[name]["halves"] < reached < 0.95
 
 
-def test_one_episode_is_held_against_the_other_episodes() -> None:
+def test_one_episode_is_compared_with_the_other_episodes() -> None:
     """Of pure noise, an episode says nothing about the others; against an average with itself in it, it would."""
     returns = np.random.default_rng(0).normal(size=(2, 400, 3))
-    record = judge(Evidence({}, returns, 100), resamples=20)
+    record = analyse(Measurements({}, returns, 100), resamples=20)
     assert abs(rho(record, "one-episode max", "max")) < 0.12
 
 
@@ -165,7 +165,7 @@ def test_equal_scores_agree_with_nothing() -> None:
     assert found.overlap == 0.0  # the lowest indices are taken, and the true top are the highest
 
 
-def test_candidates_and_starts_are_none_of_the_trainings() -> None:
+def test_candidates_and_starts_are_not_used_in_training() -> None:
     engine = engine_of(world(slope, noise=1.0))
     at = checkpoint(engine)
     gather(at, [RANKERS["kernel"]()], engine, 20, 3)
@@ -182,7 +182,7 @@ def test_candidates_and_starts_are_none_of_the_trainings() -> None:
         assert not np.isin(ours, theirs).any()
 
 
-def test_gathering_twice_gives_the_same_bits_whichever_rankers_are_asked() -> None:
+def test_gathering_twice_gives_the_same_bits_whichever_rankers_are_measured() -> None:
     engine = engine_of(world(slope, noise=1.0))
     at = checkpoint(engine)
     one = gather(at, rankers_for(at.config, OFF_POLICY, False), engine, 20, 2)
@@ -198,8 +198,8 @@ def test_the_survival_bonus_is_taken_off_as_in_training() -> None:
 
 
 @dataclass(frozen=True)
-class Rememberer(Ranker):
-    name: ClassVar[str] = "rememberer"
+class Stateful(Ranker):
+    name: ClassVar[str] = "stateful"
 
     def start(self, p: int, n: int, seed: int) -> Memory:
         return {"seen": np.zeros(())}
@@ -210,26 +210,26 @@ class Rememberer(Ranker):
 
 
 @pytest.fixture
-def rememberer() -> Iterator[None]:
-    RANKERS["rememberer"] = Rememberer
+def stateful() -> Iterator[None]:
+    RANKERS["stateful"] = Stateful
     yield
-    del RANKERS["rememberer"]
+    del RANKERS["stateful"]
 
 
-def test_a_ranker_that_remembers_is_judged_where_it_ranked_and_with_what_it_remembers(rememberer: None) -> None:
+def test_a_ranker_with_state_is_measured_with_its_state_and_only_where_it_ranked(stateful: None) -> None:
     engine = engine_of(world(slope))
     at = checkpoint(engine)
-    names = [*OFF_POLICY, "rememberer"]
+    names = [*OFF_POLICY, "stateful"]
     assert [r.name for r in rankers_for(at.config, names, False)] == STATELESS
-    own = replace(at.config, ranker="rememberer", hyperparameters=resolve(None, "ars", "rememberer").hyperparameters)
+    own = replace(at.config, ranker="stateful", hyperparameters=resolve(None, "ars", "stateful").hyperparameters)
     found = rankers_for(own, names, False)
-    assert found[-1].name == "rememberer"
+    assert found[-1].name == "stateful"
     state = replace(at.state, ranker={"seen": np.array(2.0)})
-    evidence = gather(Checkpoint(own, state), found[-1:], engine, 4, 2)
-    assert np.array_equal(np.diff(evidence.scores["rememberer"]), [2.0, 2.0, 2.0])
+    measured = gather(Checkpoint(own, state), found[-1:], engine, 4, 2)
+    assert np.array_equal(np.diff(measured.scores["stateful"]), [2.0, 2.0, 2.0])
 
 
-def test_rankers_take_over_the_runs_own_hyperparameters() -> None:
+def test_rankers_have_the_hyperparameters_of_the_run() -> None:
     at = checkpoint(engine_of(world(slope)), n_behaviour=3, bandwidth=0.125)
     found = {ranker.name: ranker for ranker in rankers_for(at.config, OFF_POLICY, False)}
     assert found["kernel"].bandwidth == 0.125
@@ -241,23 +241,23 @@ def test_rankers_that_compare_actions_are_left_out_where_actions_are_discrete() 
     assert [ranker.name for ranker in rankers_for(at.config, OFF_POLICY, discrete=True)] == ["random"]
 
 
-def test_on_policy_ranking_and_mixtures_are_not_judged() -> None:
+def test_on_policy_ranking_and_mixtures_are_not_measured() -> None:
     assert not {"on-policy", "interleaved", "adaptive"} & set(OFF_POLICY)
-    with pytest.raises(UsageError, match=r"ranker 'kernal' cannot be judged: one of kernel, .*mean 'kernel'"):
+    with pytest.raises(UsageError, match=r"ranker 'kernal' cannot be measured: one of kernel, .*mean 'kernel'"):
         check_names(["kernal"])
 
 
-def test_evidence_survives_its_file(tmp_path: Path) -> None:
+def test_measurements_are_read_as_they_were_saved(tmp_path: Path) -> None:
     engine = engine_of(world(slope, noise=1.0))
     at = checkpoint(engine)
-    evidence = gather(at, rankers_for(at.config, OFF_POLICY, False), engine, 12, 2)
-    evidence.save(tmp_path / "e.npz", {"asked": 1})
-    again, meta = Evidence.read(tmp_path / "e.npz")
+    measured = gather(at, rankers_for(at.config, OFF_POLICY, False), engine, 12, 2)
+    measured.save(tmp_path / "e.npz", {"asked": 1})
+    again, meta = Measurements.read(tmp_path / "e.npz")
     assert meta["asked"] == 1
-    assert judge(again, 10) == judge(evidence, 10)
+    assert analyse(again, 10) == analyse(measured, 10)
 
 
-def test_states_on_the_way_are_those_of_a_plain_run_and_kept_ones_are_not_trained_again(tmp_path: Path) -> None:
+def test_checkpoints_equal_those_of_a_plain_run_and_saved_ones_are_not_trained_again(tmp_path: Path) -> None:
     engine = engine_of(world(slope, noise=1.0))
     config: RunConfig = checkpoint(engine).config
     recipe = config.recipe
@@ -282,7 +282,7 @@ def test_states_on_the_way_are_those_of_a_plain_run_and_kept_ones_are_not_traine
 
 def test_the_summary_is_over_the_seeds_of_an_algorithm_and_iteration() -> None:
     engine = engine_of(world(slope, noise=1.0))
-    record = judge(gather(checkpoint(engine), [Oracle()], engine, 20, 2), resamples=10)
+    record = analyse(gather(checkpoint(engine), [Oracle()], engine, 20, 2), resamples=10)
     heads = [
         {"task": "toy", "algo": "ars", "ranker": "x", "seed": s, "iteration": i} for s, i in ((0, 1), (1, 1), (0, 2))
     ]
@@ -294,7 +294,7 @@ def test_the_summary_is_over_the_seeds_of_an_algorithm_and_iteration() -> None:
 WORDS = "rank-quality Swimmer-v3 --iterations 1,2 --candidates 8 --episodes 2 --horizon 20 --resamples 20 --quiet"
 
 
-def test_the_command_keeps_its_work_and_does_only_what_is_missing(
+def test_the_command_saves_its_work_and_does_only_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*WORDS.split(), "--seeds", "0-1", "--out", str(tmp_path / "q"), "--json"]
@@ -325,7 +325,7 @@ def test_the_command_keeps_its_work_and_does_only_what_is_missing(
     assert json.loads(capsys.readouterr().out)["checkpoints"][0]["episodes"] == 3
 
 
-def test_the_command_prints_a_table_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_one_table_per_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS.split(), "--rankers", "kernel,random", "--algo", "ars"]) == 0
     out = capsys.readouterr().out
     assert "Swimmer-v3 ars seed 0, iteration 1" in out and "iteration 2" in out
@@ -343,7 +343,7 @@ def test_the_command_takes_run_folders(tmp_path: Path, capsys: pytest.CaptureFix
     assert (record["iteration"], record["candidates"]) == (2, 5)
     for words, complaint in (
         (["Hopper-v3", "--run", str(run)], "holds a run of Swimmer-v3, not of Hopper-v3"),
-        (["Swimmer-v3", "--run", str(run), "--algo", "ars"], "--algo is of a run to train"),
+        (["Swimmer-v3", "--run", str(run), "--algo", "ars"], "--algo is for a run to train"),
         (["Swimmer-v3", "--run", str(run / "final.offrank")], "holds a policy, not a run"),
         (["Swimmer-v3", "--run", str(tmp_path / "none")], "cannot read"),
         (["Swimmer-v3", "--episodes", "1"], "at least 2 are needed"),

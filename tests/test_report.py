@@ -39,7 +39,7 @@ VOID = {"meta", "input", "br", "img", "link"}
 
 
 def some_rows(task: str = "Swimmer-v3") -> list[Row]:
-    """Both baselines and OP-ARS, with seeds that did not get there."""
+    """Both baselines and OP-ARS, with seeds that did not reach the threshold."""
     steps = {"ars": (200_000, None, 240_000), "random": (120_000, 160_000, None), "op-ars": (80_000, 320_000, None)}
     rows = [
         row(seed, reached, "ars" if name == "random" else name, "random" if name == "random" else None)
@@ -52,7 +52,7 @@ def some_rows(task: str = "Swimmer-v3") -> list[Row]:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every kind of outcome."""
+    """A folder with every kind of result."""
     folder = tmp_path_factory.mktemp("study")
     write_rows(folder / "table1.json", some_rows())
     write_rows(folder / "walltime.json", some_rows())
@@ -74,7 +74,7 @@ def page(study: Path) -> Path:
 
 
 class Reader(HTMLParser):
-    """Checks that elements are closed in order; gathers tables as rows of text, ids, and what is referred to."""
+    """Checks that elements are closed in order; collects tables as rows of text, ids, and references."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -122,10 +122,10 @@ def data_of(text: str) -> dict[str, Any]:
     return json.loads(found.group(1))
 
 
-# --- what it says
+# --- contents
 
 
-def test_the_table_holds_the_numbers_of_the_statistics_beside_the_papers(page: Path) -> None:
+def test_the_table_holds_the_numbers_of_the_statistics_and_of_the_paper(page: Path) -> None:
     table = Reader(page.read_text(encoding="utf-8")).tables["Swimmer-v3, threshold 325"]
     assert len(table) == 2 + 3
     for line, group in zip(table[2:], groups(some_rows()), strict=True):
@@ -213,7 +213,7 @@ def test_rows_of_rankers_and_settings_that_no_longer_exist_are_shown(tmp_path: P
 
 
 def test_the_command_of_a_run_makes_it_again(tmp_path: Path, monkeypatch) -> None:
-    """Also where its set-up was not the usual one."""
+    """Also where its setup is not the default."""
     monkeypatch.chdir(tmp_path)
     words = ["--set", "step_size=0.05", "--horizon", "15", "--eval-every", "1", "--eval-episodes", "3"]
     words += ["--env-arg", "target=2.0", "--no-clip-actions", "--ranker", "random", "--workers", "0"]
@@ -226,7 +226,7 @@ def test_the_command_of_a_run_makes_it_again(tmp_path: Path, monkeypatch) -> Non
 
 
 def test_committed_results_make_a_page(tmp_path: Path) -> None:
-    """Outcomes alone, no run folders."""
+    """Rows alone, no run folders."""
     shutil.copy(ROOT / "results" / "table1.json", tmp_path)
     text = build(find(tmp_path), tmp_path, ["report"])
     tables = Reader(text).tables
@@ -235,7 +235,7 @@ def test_committed_results_make_a_page(tmp_path: Path) -> None:
     assert 'id="lqr"' not in text and 'id="rank-quality"' not in text and "<video" not in text
 
 
-# --- what it is made of
+# --- the file
 
 
 def test_the_page_is_well_formed(page: Path) -> None:
@@ -254,7 +254,7 @@ def test_the_page_refers_to_nothing_outside_itself(page: Path) -> None:
     assert all(reference.startswith(("#", "data:")) for reference in Reader(text).refers)
 
 
-def test_names_cannot_break_out_of_their_place(tmp_path: Path) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
     name = "</script><img src=x onerror=alert(1)>&\u2028"
     write_rows(tmp_path / "table1.json", some_rows(name))
     text = build(find(tmp_path), tmp_path, ["report", name])
@@ -277,7 +277,7 @@ def test_every_part_of_the_page_is_packaged() -> None:
         assert any(fnmatch(path.relative_to(package).as_posix(), pattern) for pattern in patterns)
 
 
-# --- what it is made from
+# --- sources
 
 
 def test_of_equal_runs_the_one_with_the_larger_budget_counts_once(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_of_equal_runs_the_one_with_the_larger_budget_counts_once(tmp_path: Path
     named = row(0, 150_000)["hyperparameters"] | {"train_horizon": 0}  # as it is anyway
     write_rows(tmp_path / "again.json", [row(0, 150_000) | {"budget": 500_000, "hyperparameters": named}])
     assert found() == [(0, 150_000, 150_000), (1, None, 440_000)]
-    # one that did not get there is not preferred for having taken more steps
+    # one that did not reach the threshold is not preferred for having taken more steps
     write_rows(tmp_path / "other.json", [row(0, None) | {"steps": 499_000, "budget": 499_000}])
     unfinished = row(0, None) | {"steps": 600_000, "budget": 600_000, "stop_reason": None}
     write_rows(tmp_path / "unfinished.json", [unfinished, unfinished | {"seed": 2}])
@@ -309,7 +309,7 @@ def test_finished_runs_that_no_file_holds_are_read_from_their_folders(tmp_path: 
     assert len(find(tmp_path).rows[LQR]) == 2
 
 
-def test_what_is_not_to_be_shown_is_not_read(tmp_path: Path) -> None:
+def test_paths_left_out_are_not_read(tmp_path: Path) -> None:
     for name, task in (("table1.json", "Swimmer-v3"), ("drafts/old.json", "Hopper-v3"), ("drafts/a/b.json", "Ant-v3")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         write_rows(tmp_path / name, some_rows(task))
@@ -320,7 +320,7 @@ def test_what_is_not_to_be_shown_is_not_read(tmp_path: Path) -> None:
     assert tasks() == {"Swimmer-v3", "Hopper-v3", "Ant-v3"}
     assert tasks("drafts/*.json") == {"Swimmer-v3", "Ant-v3"}
     assert tasks("drafts/*.json", "drafts/a") == tasks("drafts") == {"Swimmer-v3"}
-    with pytest.raises(UsageError, match="--without draft: nothing in"):
+    with pytest.raises(UsageError, match="--without draft: no path in"):
         tasks("draft")
 
 
@@ -348,7 +348,7 @@ def test_a_run_without_evaluations_is_in_the_table(tmp_path: Path) -> None:
         (["damaged"], "table1.json is damaged: it is not JSON"),
         (["strange"], "not a record of offrank rank-quality"),
         (["infinite"], "not finite"),
-        (["good", "--out", "page.pdf"], "page.pdf: a page ends in .html"),
+        (["good", "--out", "page.pdf"], "page.pdf: the name of a page must end in .html"),
         (["good", "--rank-quality", "empty"], "empty holds no rank-quality.json"),
         (["good", "--rank-quality", "nowhere"], "there is no nowhere"),
     ],
@@ -380,7 +380,7 @@ def test_videos_need_their_extra_and_say_so(tmp_path, monkeypatch, capsys) -> No
     assert not (tmp_path / "report.html").exists()
 
 
-def test_outcomes_alone_have_no_videos_to_show(tmp_path: Path) -> None:
+def test_rows_alone_have_no_videos_to_show(tmp_path: Path) -> None:
     write_rows(tmp_path / "table1.json", [row(0, None)])
     assert "No run folder here has a policy to show" in build(find(tmp_path), tmp_path, ["report"], videos=True)
 
@@ -421,7 +421,7 @@ def browser(page: Path):
 @pytest.fixture
 def opened(browser: Browser, page: Path) -> Browser:
     browser.resize(1280)
-    browser.trouble.clear()
+    browser.problems.clear()
     browser.open(page)
     return browser
 
@@ -446,7 +446,7 @@ def tip(browser: Browser) -> str:
     return browser.ask("document.querySelector('.tip:not([hidden])')?.textContent ?? ''")
 
 
-def test_the_browser_draws_every_figure_without_trouble(opened: Browser) -> None:
+def test_the_browser_draws_every_figure_without_errors(opened: Browser) -> None:
     wanted = {"curves": 1, "boxes": 1, "survival": 1, "seeds": 1, "sensitivity": 1, "lqr": 3, "rank": 3}
     for name, panels in wanted.items():
         assert count(opened, f"[data-figure={name}] svg") == panels
@@ -456,7 +456,7 @@ def test_the_browser_draws_every_figure_without_trouble(opened: Browser) -> None
     assert count(opened, "[data-figure=boxes] .mark.hollow") == 3
     outlines = opened.ask("[...document.querySelectorAll('svg path')].map(p => p.getAttribute('d')).join()")
     assert not re.search("NaN|Infinity|undefined", outlines)
-    assert opened.trouble == []
+    assert opened.problems == []
 
 
 def test_pointing_at_a_star_tells_the_censored_median(opened: Browser) -> None:
@@ -487,7 +487,7 @@ def test_algorithms_can_be_picked(opened: Browser) -> None:
     assert count(opened, "[data-figure=curves] svg") == 0
     opened.ask("document.querySelector('[data-picker=steps] .names button').click()")
     assert count(opened, "[data-figure=curves] .curve") == 9
-    assert opened.trouble == []
+    assert opened.problems == []
 
 
 def test_tasks_can_be_picked(browser: Browser, tmp_path: Path) -> None:
@@ -530,8 +530,8 @@ def test_names_are_text_in_the_browser_too(browser: Browser, tmp_path: Path) -> 
     name = "</script><img src=x onerror=alert(1)>"
     write_rows(tmp_path / "table1.json", some_rows(name))
     (tmp_path / "odd.html").write_text(build(find(tmp_path), tmp_path, ["report"]), encoding="utf-8")
-    browser.trouble.clear()
+    browser.problems.clear()
     browser.open(tmp_path / "odd.html")
     assert browser.ask("document.querySelector('[data-figure=curves] figcaption').textContent") == name
     assert count(browser, "img") == 0
-    assert browser.trouble == []
+    assert browser.problems == []

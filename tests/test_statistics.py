@@ -41,20 +41,20 @@ def test_censored_median_with_equal_budgets(reached: list[int | None], expected:
     assert censored_median(reached, [10] * len(reached)) == expected
 
 
-def test_a_run_that_gave_up_early_counts_for_as_long_as_it_ran() -> None:
+def test_a_run_that_ended_early_is_censored_at_its_last_step() -> None:
     """Kaplan-Meier by hand: after the run censored at 2 leaves, 2 remain, and one of them ends at 5."""
     assert censored_median([None, 5, None], [2, 5, 10]) == 5
     assert median_of_successes([None, 5, None]) == 5
 
 
 def test_survival_is_kaplan_meiers() -> None:
-    """By hand: 4 of 5 are left after 1; of the 3 still watched at 5, 2 are left."""
+    """By hand: 4 of 5 are left after 1; of the 3 still observed at 5, 2 are left."""
     steps, share = survival([1, None, 5, None, None], [1, 2, 5, 10, 10])
     assert dict(zip(steps, share, strict=True)) == pytest.approx({1: 4 / 5, 2: 4 / 5, 5: 8 / 15, 10: 8 / 15})
     assert censored_median([None, None], [3, 4]) is None
 
 
-def test_the_papers_reading_forgets_the_failures() -> None:
+def test_the_papers_median_ignores_the_failures() -> None:
     reached = [3, None, None, None]
     assert median_of_successes(reached) == 3 and censored_median(reached, [9] * 4) is None
     assert median_of_successes([None]) is None
@@ -91,7 +91,7 @@ def test_the_interval_of_a_median_is_that_of_all_resamples(reached: list[int | N
 
 @settings(max_examples=8, deadline=None)
 @given(runs)
-def test_the_interval_contains_the_median_and_does_not_change_when_asked_again(reached: list[int | None]) -> None:
+def test_the_interval_contains_the_median_and_does_not_change_when_computed_again(reached: list[int | None]) -> None:
     spent = [BUDGET] * len(reached)
     found = median_interval(reached, spent)
     middle = censored_median(reached, spent) or np.inf
@@ -142,7 +142,7 @@ def test_what_one_wins_the_other_loses(a, b) -> None:
         ((None, 10), (6, 6), 0.0),
     ],
 )
-def test_an_order_that_nobody_saw_is_a_tie(a, b, expected: float) -> None:
+def test_an_unknown_order_is_a_tie(a, b, expected: float) -> None:
     assert win(a, b) == expected and win(b, a) == 1 - expected
 
 

@@ -1,4 +1,4 @@
-"""Studies: plans of runs that resume, grow and are shared; outcomes, tables and figures made from them."""
+"""Studies: plans of runs that resume, grow and are shared; rows, tables and figures made from them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def results(pool: Path) -> dict[str, Any]:
 
 
 def row(seed: int, steps: int | None, algo: str = "ars", ranker: str | None = None, **other: Any) -> dict[str, Any]:
-    """The outcome of a run on Swimmer-v3 as `gather` would give it."""
+    """The row of a run on Swimmer-v3, as `gather` would return it."""
     recipe = resolve("Swimmer-v3", algo, ranker)
     evaluations = [[10 * k, 40_000 * k, 30.0 * k, 1.0] for k in range(1, 12)]
     return {
@@ -132,7 +132,7 @@ def test_a_usage_error_is_one_line(words, said, capsys, tmp_path, monkeypatch) -
     assert not list(tmp_path.iterdir())
 
 
-# --- carrying them out
+# --- execution
 
 
 def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
     assert missing(more, tmp_path) == []
 
 
-def test_a_raised_budget_goes_on_to_the_bits_of_an_uninterrupted_run(tmp_path: Path) -> None:
+def test_a_raised_budget_continues_to_the_bits_of_an_uninterrupted_run(tmp_path: Path) -> None:
     work(tmp_path / "grown", small_plan(range(1), steps=6_000))
     longer = small_plan(range(1), steps=20_000)
     assert work(tmp_path / "grown", longer) == sorted(run.name for run in longer)
@@ -208,7 +208,7 @@ def test_evaluation_costs_what_its_episodes_cost() -> None:
     assert share["ars"] == 100 / 40 and share["ars-random"] == 100 / 20 and share["op-ars"] == 100 / 40
 
 
-# --- outcomes, tables and figures
+# --- rows, tables and figures
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
         read_rows([tmp_path / "other.json"])
 
 
-def test_runs_that_differ_are_not_taken_together() -> None:
+def test_runs_that_differ_are_not_grouped() -> None:
     rows = [row(1, 3), row(0, 2), row(0, 4, ranker="random"), row(2, 5, step_size=0.5), row(3, 1) | {"engine": "warp"}]
     found = groups(rows)
     assert [(g.variant.label, g.engine, g.seeds) for g in found] == [
@@ -258,7 +258,7 @@ def test_rows_of_rankers_and_algorithms_that_no_longer_exist_are_shown(tmp_path:
     assert [r["ranker"] for r in read_rows([tmp_path / "one" / "table1.json"])] == ["memory"]
 
 
-def test_tasks_and_variants_stand_in_their_usual_order() -> None:
+def test_tasks_and_variants_are_in_their_usual_order() -> None:
     algos = [("op-tres", None), ("q-ars", None), ("op-ars", None), ("tres", "random"), ("ars", "random"), ("ars", None)]
     rows = [row(0, 1, algo, ranker) for algo, ranker in algos]
     elsewhere = [rows[-1] | {"task": task} for task in ("Another-v0", "Ant-v3", "Hopper-v3")]
@@ -303,7 +303,7 @@ def test_the_grid_is_a_table_of_n_b_and_h() -> None:
 
 
 @pytest.mark.parametrize("name", ["table1", "boxplots", "curves", "seeds", "sensitivity", "walltime"])
-def test_tables_and_figures_are_rebuilt_from_the_outcomes_alone_to_the_same_bytes(name: str, tmp_path: Path) -> None:
+def test_tables_and_figures_are_rebuilt_from_the_rows_alone_to_the_same_bytes(name: str, tmp_path: Path) -> None:
     rows = [row(seed, 400_000 + seed if seed % 3 else None) for seed in range(4)]
     rows += [row(seed, 300_000, "op-ars", bandwidth=h) for seed in range(3) for h in (0.1, 0.5)]
     if name in ("seeds", "sensitivity"):
@@ -326,14 +326,14 @@ def test_a_run_too_short_to_be_evaluated_is_named(tmp_path: Path, capsys: pytest
     assert not (tmp_path / "seeds.json").exists()  # nothing half-written
 
 
-def test_the_committed_outcomes_can_be_read() -> None:
+def test_the_committed_rows_can_be_read() -> None:
     results = Path(__file__).parent.parent / "results"
     rows = read_rows([results / "table1.json"])
     assert len(summarise(rows)) == 26 and len(rows) == 26 * 8  # eight seeds of everything
     assert len(read_rows([results / "lqr.json"])) == 500
 
 
-def test_an_unfinished_run_counts_as_not_there_by_its_last_evaluation(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_censored_at_its_last_evaluation(tmp_path: Path) -> None:
     command = ["train", "Swimmer-v3", "--algo", "ars", "--horizon", "20", "--eval-every", "2", "--eval-episodes", "2"]
     main([*command, "--iterations", "5", "--out", str(tmp_path / "runs" / "one"), "--quiet"])
     (tmp_path / "runs" / "one" / "result.json").unlink()
@@ -345,7 +345,7 @@ def test_an_unfinished_run_counts_as_not_there_by_its_last_evaluation(tmp_path: 
     assert read_rows([tmp_path / "rows.json"]) == [row]
 
 
-def test_a_smaller_budget_forgets_what_came_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_smaller_budget_cuts_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = Path(__file__).parent.parent / "results"
     whole = read_rows([results / "table1.json"])
     shown = ["reproduce", "table1", "--from", str(results / "table1.json"), "--tasks", "Swimmer-v3", "--algos", "tres"]
@@ -364,7 +364,7 @@ def test_a_smaller_budget_forgets_what_came_later(tmp_path: Path, capsys: pytest
     assert "--budget does not work with lqr" in capsys.readouterr().err
 
 
-def test_committed_outcomes_are_of_the_settings_there_are() -> None:
+def test_committed_rows_differ_from_the_presets_only_where_a_study_varies_them() -> None:
     results = Path(__file__).parent.parent / "results"
     labels = {g.variant.label for g in groups(read_rows([results / "table1.json"]))}
     assert labels == {"ars", "ars-random", "op-ars", "tres", "tres-random", "op-tres"}
@@ -404,7 +404,7 @@ def test_many_seeds_are_shown_at_equal_steps_however_many_episodes_those_were() 
     assert returns[1, steps == 50_000] == pytest.approx(250.0)  # between two evaluations
 
 
-# --- showing again
+# --- from stored rows
 
 
 def again(study: str, out: Path, *words: object) -> int:
@@ -430,7 +430,7 @@ def test_a_file_is_not_overwritten_by_a_part_of_itself(tmp_path: Path, capsys: p
     assert again("table1", tmp_path, source) == 0 and source.read_bytes() == before
 
 
-def test_what_is_shown_is_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_selected_by_task_algorithm_and_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "rows.json", tmp_path / "out"
     write_rows(source, [row(0, None), row(0, None, "ars", "random"), row(0, None, "op-ars")])
     assert again("table1", out, source, "--algos", "ars/random") == 0
@@ -453,7 +453,7 @@ def test_what_is_shown_is_what_was_asked_for(tmp_path: Path, capsys: pytest.Capt
         ("walltime", "walltime needs wall_s in every row"),
     ],
 )
-def test_outcomes_of_another_study_are_refused(
+def test_rows_of_another_study_are_refused(
     study: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{name: value for name, value in row(0, None).items() if name != "wall_s"}]
@@ -466,7 +466,7 @@ def test_outcomes_of_another_study_are_refused(
     ("wrong", "line"),
     [({"hyperparameters": None}, "hyperparameters"), ({"steps": None}, "steps"), ({"seed": "x"}, "seed")],
 )
-def test_a_damaged_outcome_is_named(
+def test_a_damaged_row_is_named(
     wrong: dict[str, Any], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_rows(tmp_path / "rows.json", [row(0, None), row(1, None) | wrong])
@@ -496,14 +496,14 @@ def test_lqr_is_shown_again_from_folders_of_runs(tmp_path: Path, capsys: pytest.
     assert "lqr runs on LQR only" in capsys.readouterr().err
 
 
-def test_the_threshold_is_the_tasks_own(tmp_path: Path) -> None:
+def test_the_threshold_is_that_of_the_task(tmp_path: Path) -> None:
     command = ["train", "Swimmer-v3", "--algo", "ars", "--horizon", "20", "--eval-every", "2", "--eval-episodes", "2"]
     main([*command, "--iterations", "4", "--threshold", "-100", "--out", str(tmp_path / "one"), "--quiet"])
     (found,) = read_rows([tmp_path])
     assert found["threshold"] == 325 and found["steps_to_threshold"] is None
 
 
-def test_a_median_is_not_known_beyond_what_half_of_the_runs_were_watched_for() -> None:
+def test_a_median_is_unknown_beyond_the_observation_of_half_of_the_runs() -> None:
     lengths = [20_000, 20_000, 100_000, 400_000, 15_000_000]
     (group,) = groups(row(seed, None) | {"steps": n, "budget": n} for seed, n in enumerate(lengths))
     assert group.watched == 100_000 and group.budget == 15_000_000
@@ -512,14 +512,14 @@ def test_a_median_is_not_known_beyond_what_half_of_the_runs_were_watched_for() -
     assert "> 440" in interactions_markdown(summarise([row(0, 40_000), row(1, None), row(2, None)]))
 
 
-def test_unfinished_runs_are_pointed_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_runs_are_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["train", "LQR", "--algo", "ars", "--iterations", "2", "--out", str(tmp_path / "a"), "--quiet"])
     (tmp_path / "a" / "result.json").unlink()
     assert again("table1", tmp_path / "out", tmp_path) == 2
     assert "1 are unfinished, add --unfinished" in capsys.readouterr().err
 
 
-def test_finished_runs_are_shown_as_they_were_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_runs_are_cut_at_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["reproduce", "table1", "--tasks", "Swimmer-v3", "--algos", "op-ars", "--seeds", "0", "--quiet"]
     words += ["--out", str(tmp_path), "--budget"]
     assert main([*words, "8k"]) == 0 and "> 8 (" in capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""What a cluster costs: efficiency of the ray engine against one process, bytes on the wire, the driver's own time.
+"""Costs of a cluster: efficiency of the ray engine against one process, bytes on the network, time of the driver.
 
-The environment sleeps, so that a few cores can stand in for many workers.
+The environment sleeps, so that a few cores can simulate many workers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 
 
 class Sleeper(gym.Env[Any, Any]):
-    """Sleeps `seconds` a step; its state is noise, its reward the first action."""
+    """Sleeps `seconds` per step; its observation is noise, its reward the first action."""
 
     def __init__(self, seconds: float, shape: tuple[int, int] = (4, 16)):
         self.seconds = seconds
@@ -51,13 +51,13 @@ class Sleeper(gym.Env[Any, Any]):
 
 
 def some_episodes(shape: tuple[int, int], episodes: int, horizon: int, directions: int) -> Request:
-    """Episodes of the first of so many directions around zero."""
+    """Episodes of pairs around zero, with `directions` directions in the request."""
     return around_zero(shape, episodes, horizon, pairs=True, directions=directions)
 
 
 @contextmanager
 def local_ray(cpus: int) -> Iterator[Any]:
-    """A Ray of its own, on this machine, that believes it has so many CPUs."""
+    """A new Ray instance on this machine, told that it has `cpus` CPUs."""
     ray = require("ray", "ray")
     ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
@@ -76,10 +76,10 @@ def engine_of(make: Callable[[], gym.Env[Any, Any]], workers: int) -> RayEngine:
 
 
 def efficiency(seconds: float, workers: list[int], episodes: int, rounds: int) -> dict[str, Any]:
-    """Time of one process over (time of w workers times w), for an environment that sleeps so long a step.
+    """Time of one process over (time of w workers times w), for an environment that sleeps `seconds` per step.
 
-    Beside it the share of the workers' time that they spent in episodes: the rest is messages and waiting for the last
-    one. What it does not explain of the efficiency is that episodes take longer side by side, on the cores there are.
+    Also the share of the workers' time spent in episodes: the rest is messages and waiting for the last one. A lower
+    efficiency than that share comes from episodes that take longer side by side on the available cores.
     """
     make = partial(Sleeper, seconds)
     low, high = STEPS
@@ -105,15 +105,15 @@ def efficiency(seconds: float, workers: list[int], episodes: int, rounds: int) -
 
 
 def _busy(engine: RayEngine, request: Request, workers: int) -> float:
-    """Share of the workers' time that they spend in the episodes of a request."""
+    """Share of the workers' time spent in the episodes of a request."""
     before, begin = engine.seconds, time.perf_counter()
     engine.run(request)
     return (engine.seconds - before) / (time.perf_counter() - begin) / workers
 
 
 def wire(ray: Any, directions: list[int], episodes: int, requests: int = 20) -> list[dict[str, Any]]:
-    """Bytes of a request with Humanoid's policy, for several N: the object that crosses once a node, the loopback
-    traffic of the messages to and from the workers, and the driver's own time a piece, an episode a piece."""
+    """Bytes of a request with Humanoid's policy, for several N: the object that is sent once per node, the loopback
+    traffic of the messages to and from the workers, and the driver's time, per piece of work (one episode)."""
     engine = engine_of(partial(Sleeper, 0.0, HUMANOID), 2)
     engine._longest = 0.0
     rows = []
@@ -144,7 +144,7 @@ def wire(ray: Any, directions: list[int], episodes: int, requests: int = 20) -> 
 
 
 def waiting(ray: Any, answers: int, rounds: int) -> list[float]:
-    """Milliseconds of one look at so many outstanding answers."""
+    """Milliseconds of one `ray.wait` on `answers` outstanding answers."""
     never = ray.remote(num_cpus=10**6)(lambda: None)
     due = [never.remote() for _ in range(answers)]
     times = []
@@ -158,8 +158,8 @@ def waiting(ray: Any, answers: int, rounds: int) -> list[float]:
 
 
 def serial(task: str, algo: str, iterations: int) -> list[float]:
-    """CPU seconds that the driver spends in an iteration of a task with its presets, given its episodes: ranking,
-    update and the statistics of the states. The episodes are whole ones, and made up."""
+    """CPU seconds of the driver per iteration of a task with its presets, without episodes: ranking, update and state
+    statistics. The rollouts are random numbers, of whole episodes."""
     recipe, rng = resolve(task, algo), np.random.default_rng(0)
     p, n = TASKS[task].act_dim, TASKS[task].obs_dim
     state = recipe.strategy.start(p, n, 0, recipe.ranker)
@@ -170,8 +170,8 @@ def serial(task: str, algo: str, iterations: int) -> list[float]:
         request = next(iteration)
         seconds = time.process_time() - begin
         while True:
-            assert isinstance(request, Request)  # these rankers have no lessons
-            rollouts = _made_up(request, n, rng)
+            assert isinstance(request, Request)  # these rankers do not learn
+            rollouts = _random_rollouts(request, n, rng)
             begin = time.process_time()
             try:
                 request = iteration.send(rollouts)
@@ -184,13 +184,13 @@ def serial(task: str, algo: str, iterations: int) -> list[float]:
     return times
 
 
-def _made_up(request: Request, n: int, rng: np.random.Generator) -> Rollouts:
-    """Rollouts of the full horizon, of noise."""
+def _random_rollouts(request: Request, n: int, rng: np.random.Generator) -> Rollouts:
+    """Rollouts of the full horizon with random states and rewards."""
     states = rng.normal(size=(request.horizon, n))
     trajectories = [Trajectory(states, rng.normal(size=request.horizon), False) for _ in range(len(request))]
     return Rollouts.of([Episode.of(trajectory, request.keep) for trajectory in trajectories])
 
 
 def _loopback() -> int:
-    """Bytes sent on the loopback device so far; 0 where the system does not say."""
+    """Bytes sent on the loopback device so far; 0 where the system does not provide it."""
     return int(LOOPBACK.read_text()) if LOOPBACK.exists() else 0

@@ -1,4 +1,4 @@
-"""Where the time of an OP-ARS iteration goes, and how its parts grow."""
+"""Time of the parts of an OP-ARS iteration, and how it grows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS = ("episodes", "statistics", "idle threads", "ranking and update", "checkp
 
 
 class Stopwatch:
-    """Seconds all threads together spent in compiled episodes, and around them."""
+    """Seconds that all threads together spent inside compiled episodes, and in `Simulation.run` as a whole."""
 
     def __init__(self) -> None:
         self.inside = self.whole = 0.0
@@ -40,7 +40,7 @@ class Stopwatch:
 
 
 class TimedSimulation(Simulation):
-    """A simulation that tells a stopwatch."""
+    """A simulation that adds its times to a stopwatch."""
 
     watch: Stopwatch
 
@@ -103,7 +103,7 @@ def profile(name: str, iterations: int, threads: int = 0) -> dict[str, Any]:
 
 
 def against_candidates(name: str, counts: list[int], rounds: int, threads: int = 0) -> list[dict[str, Any]]:
-    """Steps a second with so many candidates at once."""
+    """Steps per second for several numbers of candidates at once."""
     engine = MujocoEngine(TASKS[name], threads)
     rows = []
     for count in counts:
@@ -119,7 +119,7 @@ def against_candidates(name: str, counts: list[int], rounds: int, threads: int =
 
 
 def score_times(name: str, counts: list[int], states: int, rounds: int) -> list[dict[str, Any]]:
-    """Seconds to score N directions on so many behaviour states."""
+    """Seconds to score N directions on `states` behaviour states."""
     task = TASKS[name]
     p, n = task.act_dim, task.obs_dim
     rng = np.random.default_rng(0)
@@ -141,12 +141,12 @@ _MEMORY = """
 import json, resource, sys, tempfile
 from offrank import OPARS
 seen = []
-def note(run, record):
+def record_memory(run, record):
     if record["kind"] == "iteration":
         seen.append((record["iteration"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 with tempfile.TemporaryDirectory() as out:
     agent = OPARS(sys.argv[1], ranker="kernel")
-    agent.learn(iterations=int(sys.argv[2]), eval_every=2, eval_episodes=10, out=out + "/run", callback=note)
+    agent.learn(iterations=int(sys.argv[2]), eval_every=2, eval_episodes=10, out=out + "/run", callback=record_memory)
 print(json.dumps(seen))
 """
 
@@ -162,7 +162,7 @@ def peak_memory(name: str, iterations: int) -> list[tuple[int, float]]:
 
 
 def thread_scaling(name: str, candidates: int, rounds: int) -> dict[str, Any]:
-    """How much faster two threads are than one, and how much bare physics gains from the second."""
+    """Speed-up of two threads over one, of the engine and of bare physics."""
     task = TASKS[name]
     request = some_policies(task, candidates)
     one, two = (MujocoEngine(task, threads) for threads in (1, 2))

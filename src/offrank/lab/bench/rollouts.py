@@ -1,4 +1,4 @@
-"""Closed-loop rollouts beside bare physics and beside the peers, on the same starts, controls and early endings."""
+"""Closed-loop rollouts, compared with bare physics and with the peers, on the same starts, controls and lengths."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ PEERS = {  # name: (module, how to install it)
 
 @dataclass(frozen=True)
 class Recording:
-    """Episodes as they were run: what bare physics and the peers are given."""
+    """Recorded episodes, which bare physics and the peers repeat."""
 
     task: Task
     request: Request
     lengths: IntArray
-    controls: tuple[FloatArray, ...]  # (T, p) an episode
+    controls: tuple[FloatArray, ...]  # (T, p) per episode
     last_observations: tuple[FloatArray, ...]
 
     @property
@@ -56,7 +56,7 @@ def some_policies(task: Task, candidates: int, horizon: int = 1000, scale: float
 
 
 def record(task: Task, request: Request, engine: MujocoEngine) -> Recording:
-    """Run a request and note the controls, to the bit as the compiled loop applied them."""
+    """Run a request and compute the controls, bit for bit as the compiled loop applied them."""
     found = engine.run(replace(request, keep=True))
     controls = []
     for i, trajectory in enumerate(found.trajectories):
@@ -70,13 +70,13 @@ def record(task: Task, request: Request, engine: MujocoEngine) -> Recording:
 
 
 def bare_physics(recording: Recording, threads: int) -> Callable[[], None]:
-    """Replays the controls with `mujoco.batch`, which never returns to Python between the steps."""
+    """Repeats the controls with `mujoco.batch`, which does not return to Python between steps."""
     task, count = recording.task, len(recording.controls)
     batch = Batch(task.model, count, threads)
     starts = [task.start(int(seed)) for seed in recording.request.seeds]
     qpos, qvel = (np.stack(part) for part in zip(*starts, strict=True))
     padded = recording.padded()
-    pieces: list[tuple[IntArray, FloatArray]] = []  # who goes on until the next ending, and its controls
+    pieces: list[tuple[IntArray, FloatArray]] = []  # episodes that run until the next one ends, and their controls
     begin = 0
     for end in np.unique(recording.lengths):
         ids = np.flatnonzero(recording.lengths >= end)
@@ -92,20 +92,20 @@ def bare_physics(recording: Recording, threads: int) -> Callable[[], None]:
             batch.rollout(controls.shape[1], controls, record=(), ids=ids)
 
     def check() -> None:
-        """It ends where the closed loop ended, to the last bit."""
+        """Assert that it ends in exactly the states of the closed loop."""
         for name in task.fields:
             batch.bind(name)
         replay()
         state = {name: batch.bind(name) for name in ("qpos", *task.fields)}
         if not np.array_equal(task.observe(state), np.stack(recording.last_observations)):
-            raise AssertionError(f"{task.name}: bare physics did not end in the bits of the closed loop")
+            raise AssertionError(f"{task.name}: bare physics did not end in the states of the closed loop")
 
     check()
     return replay
 
 
 class _Started:
-    """Gymnasium's own environment, started where ours starts; a factory that worker processes can unpickle."""
+    """Gymnasium's environment with our start states; a factory that worker processes can unpickle."""
 
     def __init__(self, name: str):
         self.name = name
@@ -144,7 +144,7 @@ def one_environment(recording: Recording) -> Callable[[], None]:
 
 
 def vector_environments(recording: Recording, kind: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Gymnasium's vector environments, one an episode; an environment whose episode ended idles along."""
+    """Gymnasium's vector environments, one per episode; one whose episode has ended is stepped on."""
     import gymnasium as gym
 
     factories = [_Started(recording.task.name)] * len(recording.controls)
@@ -165,8 +165,8 @@ def vector_environments(recording: Recording, kind: str) -> tuple[Callable[[], N
 
 
 def env_pool(recording: Recording, threads: int) -> Callable[[], None]:
-    """EnvPool's v3 tasks with the same controls. Its starts are its own, and ended episodes start anew at once, so that
-    every one of its steps counts."""
+    """EnvPool's v3 tasks with the same controls. It has its own start states, and restarts ended episodes at once: all
+    of its steps count."""
     import envpool
 
     count = len(recording.controls)
@@ -185,7 +185,7 @@ def env_pool(recording: Recording, threads: int) -> Callable[[], None]:
 
 
 def compare(name: str, candidates: int, peers: list[str], rounds: int, threads: int = 0) -> dict[str, Any]:
-    """Times of our engine, bare physics and the peers on one task with so many candidates at once."""
+    """Times of our engine, bare physics and the peers on one task."""
     task = TASKS[name]
     threads = threads or os.cpu_count() or 1
     engine = MujocoEngine(task, threads)
@@ -220,6 +220,6 @@ def compare(name: str, candidates: int, peers: list[str], rounds: int, threads: 
 
 
 def missing(peer: str) -> str | None:
-    """How to install a peer that is not there, or None."""
+    """How to install a peer that is not installed, or None."""
     module, how = PEERS[peer]
     return None if find_spec(module) else how

@@ -1,4 +1,4 @@
-"""Alternating contestants, and what to say of their times."""
+"""Timing contestants in alternation, and ratios of their times."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from offrank.core.version import versions
 
-SHORTEST = 0.2  # seconds a measurement should last at least
+SHORTEST = 0.2  # seconds that a measurement should last at least
 
 
 def alternate(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds a call of each contestant, one number a round; quick ones are repeated within a round."""
+    """Seconds per call of each contestant, one number per round; quick ones are repeated within a round."""
     repeats = {}
     for name, call in contestants.items():  # also warms up
         begin = time.perf_counter()
@@ -39,7 +39,7 @@ def ratio(numerator: list[float], denominator: list[float]) -> dict[str, float]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine and the versions that the numbers were measured with."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():

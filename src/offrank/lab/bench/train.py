@@ -1,4 +1,4 @@
-"""A whole training run beside the same run of sb3-contrib's ARS: same task, hyperparameters and number of steps."""
+"""A whole training run, compared with sb3-contrib's ARS: same task, hyperparameters and number of steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ours(name: str, iterations: int) -> tuple[float, int]:
 
 
 def theirs(name: str, steps: int, processes: int) -> tuple[float, int]:
-    """Seconds and steps of sb3-contrib's ARS, asked for so many: in this process, or asynchronously in several."""
+    """Seconds and steps of sb3-contrib's ARS for at least `steps` steps, in this process or in several."""
     from sb3_contrib import ARS
     from sb3_contrib.common.vec_env import AsyncEval
     from stable_baselines3.common.env_util import make_vec_env
@@ -66,12 +66,12 @@ def theirs(name: str, steps: int, processes: int) -> tuple[float, int]:
     if pool is not None:
         pool.close()
     env.close()
-    return seconds, taken  # it finishes an iteration of its own size
+    return seconds, taken  # it always finishes its last iteration
 
 
 def compare(name: str, iterations: int, rounds: int) -> dict[str, Any]:
-    """Times of ours, of theirs in one process and of theirs in as many as there are CPUs, alternating, for the number
-    of steps that ours takes; a contestant that took more or fewer is scaled by its own count."""
+    """Times of ours, of theirs in one process and of theirs in one process per CPU, alternating, for the steps that
+    ours takes; the time of a contestant that took more or fewer steps is scaled."""
     _, steps = ours(name, iterations)
     contestants: dict[str, Callable[[], tuple[float, int]]] = {
         "offrank": lambda: ours(name, iterations),

@@ -14,29 +14,31 @@ from offrank.core.errors import UsageError, did_you_mean, require
 from offrank.engines import NOT_BUILT, Gpu, is_built
 from offrank.tasks import TASKS
 
-EPISODES = 64  # a request of the cluster's
+EPISODES = 64  # per request of the cluster benchmark
 
 EPILOG = """\
 examples:
   offrank bench rollouts --tasks HalfCheetah-v3 Humanoid-v3
   offrank bench rollouts --peers gymnasium envpool --candidates 16 --json
   offrank bench train
-  offrank bench iteration --out benchmarks/iteration.json
+  offrank bench iteration --out results/speed/iteration.json
   offrank bench gpu --tasks HalfCheetah-v3 --worlds 1000 2000 4000
   offrank bench cluster --workers 1 2 4 8 --step-ms 1 20
 
-rollouts    closed-loop steps beside bare physics and the peers (gymnasium, gymnasium-sync, gymnasium-async, envpool)
-train       a whole ARS run beside sb3-contrib's
-iteration   where the time of an OP-ARS iteration goes; how cost grows with candidates, directions and iterations
-gpu         a control step of the warp engine, and what in it is not physics
-cluster     the ray engine beside one process, for environments of several step times; bytes on the wire
+rollouts    closed-loop steps against bare physics and the peers (gymnasium, gymnasium-sync, gymnasium-async, envpool)
+train       a whole ARS run against sb3-contrib's
+iteration   time of the parts of an OP-ARS iteration; how cost grows with candidates, directions and iterations
+gpu         a control step of the warp engine, and its part that is not physics
+cluster     the ray engine against one process, for environments of several step times; bytes sent
 
-Peers that are not installed are skipped by name. Contestants alternate; medians, and the spread of the rounds.
+Peers that are not installed are named and skipped. Contestants alternate; medians, and the spread of the rounds.
 """
 
 
 def add_parser(verbs: Any) -> None:
-    parser = verbs.add_parser("bench", help="measure speed", description="Measure speed, side by side.", epilog=EPILOG)
+    parser = verbs.add_parser(
+        "bench", help="measure speed", description="Measure speed against peers and bare physics.", epilog=EPILOG
+    )
     parser.add_argument("what", choices=list(KINDS), metavar="|".join(KINDS))
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="default: all six; for train, HalfCheetah-v3")
     parser.add_argument("--peers", nargs="*", metavar="NAME", help="default: all")
@@ -69,7 +71,7 @@ def bench(args: argparse.Namespace) -> int:
     return 0
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -88,13 +90,13 @@ def _rollouts(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         if (how := missing(peer)) is None:
             peers.append(peer)
         else:
-            _say(f"{peer} is not installed and is left out: {how}")
+            _log(f"{peer} is not installed and is left out: {how}")
     rows = []
     for task in args.tasks or TASKS:
         for candidates in args.candidates:
-            _say(f"{task}, {candidates} candidates")
+            _log(f"{task}, {candidates} candidates")
             rows.append(compare(task, candidates, peers, args.rounds))
-    head = ["task", "candidates", "µs a step", "share of bare physics", *(f"x {p} (at most)" for p in peers)]
+    head = ["task", "candidates", "µs per step", "share of bare physics", *(f"x {p} (at most)" for p in peers)]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
         cells = [r["task"], str(r["candidates"]), f"{median(r['microseconds_a_step']['offrank']):.1f}"]
@@ -113,7 +115,7 @@ def _train(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         raise UsageError(f"{PEER} is not installed: {HOW}")
     rows = []
     for task in args.tasks or ["HalfCheetah-v3"]:
-        _say(f"{task}: ours and {PEER}'s, {args.rounds} rounds")
+        _log(f"{task}: ours and {PEER}'s, {args.rounds} rounds")
         rows.append(compare(task, 2, args.rounds))
     lines = ["| task | steps | contestant | seconds | times faster |", "|---|---|---|---|---|"]
     for r in rows:
@@ -130,7 +132,7 @@ def _iteration(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     tasks = args.tasks or list(TASKS)
     profiles, growth, scores, memory, scaling = [], [], [], {}, []
     for task in tasks:
-        _say(f"{task}: profile, growth, memory, threads")
+        _log(f"{task}: profile, growth, memory, threads")
         profiles.append(it.profile(task, iterations=5))
         growth += it.against_candidates(task, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512], min(args.rounds, 3))
         scores += it.score_times(task, [16, 64, 256, 1024], 2000, min(args.rounds, 3))
@@ -163,16 +165,16 @@ def _gpu(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     rows = []
     for task in args.tasks or TASKS:
         for worlds in args.worlds:
-            _say(f"{task}, {worlds} worlds")
+            _log(f"{task}, {worlds} worlds")
             rows.append(control_step(task, Gpu(worlds, args.device, args.deterministic), args.rounds))
     head = [
         "task",
         "worlds",
-        "ms a control step",
+        "ms per control step",
         "at rest",
-        "around physics",
-        "share around physics",
-        "steps a second",
+        "without physics",
+        "share without physics",
+        "steps per second",
     ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
@@ -195,24 +197,28 @@ def _cluster(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     rows = []
     with it.local_ray(max(sum(args.workers), 2)) as ray:
         for step in args.step_ms:
-            _say(f"{step:g} ms a step")
+            _log(f"{step:g} ms per step")
             rows.append(it.efficiency(step / 1e3, args.workers, EPISODES, args.rounds))
-        _say("bytes, and the driver's time")
+        _log("bytes, and the driver's time")
         wire = it.wire(ray, [32, 350, 4096], EPISODES)
         waiting = it.waiting(ray, 1000, args.rounds)
     serial = {algo: it.serial("Humanoid-v3", algo, args.rounds + 1)[1:] for algo in ("ars", "op-ars")}
-    head = ["ms a step", "measured", "steps an episode"]
+    head = ["ms per step", "measured", "steps per episode"]
     head += [f"efficiency, {w} worker{'s' if w > 1 else ''} (in episodes)" for w in args.workers]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
         cells = [f"{r['step_ms']:g}", f"{median(r['measured_step_ms']):.2f}", str(r["steps_an_episode"])]
         cells += [f"{_spread(r['efficiency'][w])} ({median(r['in_episodes'][w]):.2f})" for w in args.workers]
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "| N | bytes a request | bytes of messages a piece | driver's CPU a piece, ms |", "|---|---|---|---|"]
+    lines += [
+        "",
+        "| N | request bytes | message bytes per piece | driver's CPU per piece, ms |",
+        "|---|---|---|---|",
+    ]
     for w in wire:
         cells = [str(w["directions"]), str(w["request_bytes"]), f"{w['message_bytes_a_piece']:.0f}"]
         lines.append("| " + " | ".join([*cells, f"{w['driver_cpu_ms_a_piece']:.2f}"]) + " |")
-    lines += ["", f"one look at 1,000 outstanding answers: {median(waiting):.2f} ms"]
+    lines += ["", f"one wait on 1,000 outstanding answers: {median(waiting):.2f} ms"]
     for algo, seconds in serial.items():
         lines.append(f"the driver's part of an iteration of {algo} on Humanoid-v3: {1e3 * median(seconds):.0f} ms")
     return {"rows": rows, "wire": wire, "waiting_ms": waiting, "serial_s": serial}, lines

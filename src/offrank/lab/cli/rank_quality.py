@@ -25,9 +25,9 @@ from offrank.core.version import versions
 from offrank.display.progress import drive_shown
 from offrank.engines import ENGINES, Engine, make_engine, native_name, resolve_engine
 from offrank.lab.rank_quality.agreement import TARGETS
+from offrank.lab.rank_quality.analysis import analyse, summary
 from offrank.lab.rank_quality.checkpoints import Checkpoint, train_to
-from offrank.lab.rank_quality.measure import OFF_POLICY, Evidence, check_names, gather, rankers_for
-from offrank.lab.rank_quality.verdict import judge, summary
+from offrank.lab.rank_quality.measure import OFF_POLICY, Measurements, check_names, gather, rankers_for
 from offrank.runs.config import ALGORITHMS, configure, resolve
 
 ITERATIONS = [30, 100, 250]
@@ -41,11 +41,11 @@ examples:
   offrank rank-quality Swimmer-v3 --run runs/Swimmer-v3-op-ars-0 runs/Swimmer-v3-op-ars-1
 
 Draws fresh candidates around the policy, gets every ranker's scores for them, runs each candidate for many episodes and
-says how well the two orders agree: rank correlation with max(r+, r-), which on-policy ranking orders by; with
-|r+ - r-|, which carries the gradient; and with the mean of the two signs. "one-episode max" ranks by a single episode a
-sign, as on-policy ranking does: a ceiling for rankings that run no candidate.
+prints how well the two orders agree: rank correlation with max(r+, r-), which on-policy ranking orders by; with
+|r+ - r-|, which carries the gradient; and with the mean of the two signs. "one-episode max" ranks by a single episode
+per sign, as on-policy ranking does: a ceiling for rankings that run no candidate.
 
-With --out, states and raw data are kept, and the same command again does only what is missing.
+With --out, states and raw data are saved, and the same command again does only what is missing.
 """
 
 
@@ -57,25 +57,25 @@ def add_parser(verbs: Any) -> None:
         epilog=EPILOG,
     )
     parser.add_argument("task", metavar="TASK", help="one of the six tasks, or any Gymnasium id (module:Name-v0)")
-    what = parser.add_argument_group("at which policies")
+    what = parser.add_argument_group("which policies")
     what.add_argument("--run", type=Path, nargs="+", metavar="PATH", dest="paths", help="run folders or checkpoints")
-    what.add_argument("--algo", metavar="NAME", help="else train: one of {}, or several".format(", ".join(ALGORITHMS)))
-    what.add_argument("--ranker", metavar="NAME", help="of the training, instead of the one the name implies")
+    what.add_argument("--algo", metavar="NAME", help="to train: one of {}, or several".format(", ".join(ALGORITHMS)))
+    what.add_argument("--ranker", metavar="NAME", help="of the training, instead of the one that the name implies")
     what.add_argument("--set", action="append", type=setting, default=[], metavar="NAME=VALUE", help="a hyperparameter")
     what.add_argument("--seed", type=natural, help="default 0")
     what.add_argument("--seeds", type=seeds, metavar="0-7", help="several runs side by side")
     what.add_argument("--iterations", type=_iterations, metavar="A,B,...", help="after which (default 30,100,250)")
-    what.add_argument("--horizon", type=count, help="steps an episode (default: the environment's)")
+    what.add_argument("--horizon", type=count, help="steps per episode (default: the environment's)")
     what.add_argument("--env-arg", action="append", type=setting, default=[], metavar="K=V", help="of the environment")
     much = parser.add_argument_group("how much")
-    much.add_argument("--rankers", type=lambda text: text.split(","), metavar="A,B,...", help="to judge (default: all)")
-    much.add_argument("--candidates", type=count, default=200, metavar="N", help="fresh ones, a checkpoint (200)")
-    much.add_argument("--episodes", type=count, default=16, metavar="E", help="a candidate and sign (16)")
+    much.add_argument("--rankers", type=lambda text: text.split(","), metavar="A,B,...", help="default: all")
+    much.add_argument("--candidates", type=count, default=200, metavar="N", help="per checkpoint (200)")
+    much.add_argument("--episodes", type=count, default=16, metavar="E", help="per candidate and sign (16)")
     much.add_argument("--resamples", type=count, default=1000, metavar="R", help="of the candidates, for intervals")
     how = parser.add_argument_group("how")
     how.add_argument("--engine", help=f"one of {', '.join(ENGINES)}")
     how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: all CPUs)")
-    how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one a CPU)")
+    how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU)")
     how.add_argument("--out", type=Path, metavar="DIR", help="for raw data, the record and the figure")
     how.add_argument("--json", action="store_true", help="print the record as JSON")
     how.add_argument("--quiet", action="store_true", help="no progress")
@@ -90,9 +90,9 @@ def _iterations(text: str) -> list[int]:
 
 def rank_quality(args: argparse.Namespace) -> int:
     if args.episodes < 2:
-        raise UsageError("--episodes 1: at least 2 are needed, to hold one against the others")
+        raise UsageError("--episodes 1: at least 2 are needed, to compare one with the others")
     if args.candidates < 3:
-        raise UsageError(f"--candidates {args.candidates}: at least 3 are needed to have an order worth comparing")
+        raise UsageError(f"--candidates {args.candidates}: at least 3 are needed for an order to compare")
     check_names(args.rankers or ())  # before any environment is made: a mistake should not cost time
     require("scipy.stats", "studies")
     task = native_name(args.task) or args.task
@@ -100,7 +100,9 @@ def rank_quality(args: argparse.Namespace) -> int:
         records = _given(args, task) if args.paths else _trained(args, task)
     except Interrupted as interrupted:
         kept = (
-            f"what was measured is in {args.out}: the same command goes on from there" if args.out else "nothing kept"
+            f"what was measured is in {args.out}: the same command continues from there"
+            if args.out
+            else "nothing was saved"
         )
         print(f"offrank: {interrupted}; {kept}", file=sys.stderr)
         return 128 + interrupted.signum
@@ -124,10 +126,10 @@ def rank_quality(args: argparse.Namespace) -> int:
 
 
 def _given(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
-    """At the states of runs that are there."""
+    """Measure at the states of existing runs."""
     for name in ("algo", "ranker", "seed", "seeds", "iterations", "horizon", "set", "env_arg"):
         if getattr(args, name) not in (None, []):
-            raise UsageError(f"--{name.replace('_', '-')} is of a run to train: the runs of --run have theirs")
+            raise UsageError(f"--{name.replace('_', '-')} is for a run to train: the runs of --run have theirs")
     checkpoints = [Checkpoint.read(path) for path in args.paths]
     first = checkpoints[0].config
     for path, checkpoint in zip(args.paths, checkpoints, strict=True):
@@ -135,17 +137,17 @@ def _given(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
         if config.task != task:
             raise UsageError(f"{path} holds a run of {config.task}, not of {task}")
         if (config.env_args, config.clip_actions) != (first.env_args, first.clip_actions):
-            raise UsageError("these runs have different environments: judge them one by one")
+            raise UsageError("these runs have different environments: measure them one by one")
     checkpoints.sort(key=lambda at: (at.config.algo, at.config.ranker, at.config.seed, at.state.iteration))
     engine = _engine(args, task, args.engine or first.engine, first.env_args, first.clip_actions)
     try:
-        return _judge(args, checkpoints, engine)
+        return _measure(args, checkpoints, engine)
     finally:
         engine.close()
 
 
 def _trained(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
-    """At the states that runs come through, trained here as far as they are not kept yet."""
+    """Measure at states of runs that are trained here, as far as they are not saved yet."""
     if args.seed is not None and args.seeds is not None:
         raise UsageError("give --seed or --seeds, not both")
     algos = list(dict.fromkeys((args.algo or "op-ars").split(",")))
@@ -173,7 +175,7 @@ def _trained(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
         checkpoints = train_to(
             configs, wanted, engine.info, args.out, lambda runs: drive_shown(runs, engine, sys.stderr, not args.quiet)
         )
-        return _judge(args, checkpoints, engine)
+        return _measure(args, checkpoints, engine)
     finally:
         engine.close()
 
@@ -186,8 +188,8 @@ def _engine(
     return make_engine(task, name, env_args=env_args, clip_actions=clip_actions, **pool)
 
 
-def _judge(args: argparse.Namespace, checkpoints: list[Checkpoint], engine: Engine) -> list[dict[str, Any]]:
-    """A record a checkpoint, from what is kept or from fresh episodes."""
+def _measure(args: argparse.Namespace, checkpoints: list[Checkpoint], engine: Engine) -> list[dict[str, Any]]:
+    """One record per checkpoint, from saved measurements or from fresh episodes."""
     records = []
     live = not args.quiet and sys.stderr.isatty()
     with Progress(console=Console(stderr=True), disable=not live) as progress:
@@ -206,26 +208,26 @@ def _judge(args: argparse.Namespace, checkpoints: list[Checkpoint], engine: Engi
                 "rankers": {ranker.name: asdict(ranker) for ranker in rankers},
             }
             path = args.out and args.out / f"{checkpoint.name}.npz"
-            evidence = _kept(path, asked)
-            if evidence is None:
-                evidence = gather(
+            measured = _saved(path, asked)
+            if measured is None:
+                measured = gather(
                     checkpoint, rankers, engine, args.candidates, args.episodes, partial(progress.advance, bar)
                 )
                 if path:
-                    evidence.save(path, {"asked": asked})
+                    measured.save(path, {"asked": asked})
             progress.update(bar, completed=args.episodes)
             head = {"task": config.task, "algo": config.algo, "ranker": config.ranker, "seed": config.seed}
             head |= {"iteration": state.iteration, "steps": state.steps}
-            records.append(head | judge(evidence, args.resamples))
+            records.append(head | analyse(measured, args.resamples))
     return records
 
 
-def _kept(path: Path | None, asked: dict[str, Any]) -> Evidence | None:
-    """What the file holds, if that is what is asked for."""
+def _saved(path: Path | None, asked: dict[str, Any]) -> Measurements | None:
+    """The measurements in the file, if they were made with these settings."""
     if path is None or not path.is_file():
         return None
-    evidence, meta = Evidence.read(path)
-    return evidence if meta["asked"] == json.loads(json.dumps(asked)) else None
+    measured, meta = Measurements.read(path)
+    return measured if meta["asked"] == json.loads(json.dumps(asked)) else None
 
 
 def _print(record: dict[str, Any]) -> None:
@@ -239,7 +241,7 @@ def _print(record: dict[str, Any]) -> None:
     if len(record["summary"]) < len(record["checkpoints"]):
         for group in record["summary"]:
             head = f"{group['algo']}, iteration {group['iteration']}, {len(group['seeds'])} seeds"
-            caption = "Spearman: mean over the seeds, least and largest"
+            caption = "Spearman: mean over the seeds, smallest and largest"
             ceilings = list(group["noise_ceiling"].values())
             console.print(_table(f"{record['task']} {head}", caption, group["rankers"], _range, ceilings))
 

@@ -91,7 +91,7 @@ def print_tables(args: argparse.Namespace) -> None:
 
 
 def _print_kernel(checkpoints: list[Record]) -> None:
-    """The kernel beside the controls that the records hold."""
+    """The kernel compared with the controls that the records hold."""
     controls = [name for name in CONTROLS if any(name in c["rankers"] for c in checkpoints)]
     columns = [(target, control) for target in ("max", "gap") for control in controls]
     head = ["mean Q", *(f"alike {name}" for name in controls)]
@@ -105,7 +105,7 @@ def _print_kernel(checkpoints: list[Record]) -> None:
             *(ahead(c, "kernel", target, control) for target, control in columns),
         ]
 
-    print("\nThe kernel beside its controls\n")
+    print("\nThe kernel and its controls\n")
     print(table(head, checkpoints, cells))
 
 

@@ -1,7 +1,7 @@
 """How well does one order of the candidates agree with another? Rank correlations with intervals, overlap of the top.
 
 Intervals are percentiles over resampled candidates. One set of resamples serves every comparison of a checkpoint, so
-that the difference of two rankers has an interval of its own: their errors are shared, and mostly cancel.
+that the difference of two rankers has its own interval: their errors are shared, and mostly cancel.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LEVEL = 0.95  # of every interval
 
 
 def targets(plus: FloatArray, minus: FloatArray) -> dict[str, FloatArray]:
-    """What a ranking may be right about, (N,) each, from mean returns of the two signs (N,).
+    """The true scores that a ranking is compared with, (N,) each, from mean returns of the two signs (N,).
 
-    `max` is what on-policy ranking orders by, `gap` carries the gradient, `mean` is what being perturbed costs.
+    `max` is what on-policy ranking orders by, `gap` carries the gradient, `mean` tells the cost of being perturbed.
     """
     return {"max": np.maximum(plus, minus), "gap": np.abs(plus - minus), "mean": (plus + minus) / 2}
 
@@ -32,7 +32,7 @@ TARGETS = tuple(targets(np.zeros(0), np.zeros(0)))
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with the resampled ones (R,) that say how sure it is."""
+    """A number, with its values in resamples (R,) for an interval."""
 
     value: float
     resampled: FloatArray
@@ -56,7 +56,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of a score with a target."""
+    """Agreement of a score with a target."""
 
     spearman: Estimate
     kendall: Estimate
@@ -79,7 +79,7 @@ class Agreement:
 
 
 class Order:
-    """The order that some values (N,) put the candidates in, and what the resamples make of it."""
+    """The order of the candidates by some values (N,), with its ranks in every resample."""
 
     def __init__(self, values: FloatArray, resamples: Resamples):
         self.values, self.resamples = values, resamples
@@ -87,7 +87,7 @@ class Order:
     def agreement(self, other: Order, b: int) -> Agreement:
         stats = require("scipy.stats", "studies")
         shared = np.intersect1d(top(self.values, b), top(other.values, b))
-        if np.ptp(self.values) == 0 or np.ptp(other.values) == 0:  # equal values order nothing, and agree with nothing
+        if np.ptp(self.values) == 0 or np.ptp(other.values) == 0:  # equal values give no order: the agreement is 0
             nothing = Estimate(0.0, np.zeros(self.resamples.count))
             return Agreement(nothing, nothing, len(shared) / b)
         return Agreement(
@@ -97,7 +97,7 @@ class Order:
         )
 
     def _spearman(self, other: Order) -> FloatArray:
-        """Of every resample, (R,): the correlation of the ranks."""
+        """The correlation of the ranks in every resample, (R,)."""
         correlation: FloatArray = np.einsum("rn,rn->r", self._ranks, other._ranks)
         return correlation
 
@@ -110,7 +110,7 @@ class Order:
         return ranks / np.where(length > 0, length, 1.0)
 
     def _kendall(self, other: Order) -> FloatArray:
-        """Of every resample, (R,): tau-b as quadratic forms of how often each candidate was drawn."""
+        """tau-b in every resample, (R,), as quadratic forms of how often each candidate was drawn."""
         agree = self.resamples.form(self._signs * other._signs)
         length = np.sqrt(self._pairs * other._pairs)
         return agree / np.where(length > 0, length, 1.0)
@@ -147,7 +147,7 @@ class Resamples:
 
 
 def split_halves(returns: FloatArray, splits: int = 20, seed: int = 0) -> dict[str, dict[str, float]]:
-    """How well two halves of the episodes (2, N, E) agree on each target, and what that leaves for a perfect ranker.
+    """How well two halves of the episodes (2, N, E) agree on each target, and the ceiling for a perfect ranker.
 
     Returns:
         by target: `halves`, their Spearman correlation averaged over splits; `ceiling`, about what the true scores

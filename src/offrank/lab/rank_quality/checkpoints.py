@@ -1,4 +1,4 @@
-"""Runs between two iterations: read from files, or trained up to them."""
+"""States of runs between two iterations: read from files, or trained."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def train_to(
     folder: Path | None,
     drive: Callable[[list[Run]], None],
 ) -> list[Checkpoint]:
-    """The runs after each of the iterations, which ascend; those that the folder holds already are not trained again.
+    """The runs after each of the iterations (ascending); checkpoints that the folder holds are not trained again.
 
     Args:
-        configs: of the runs, which go to the last of the iterations.
-        iterations: after which.
+        configs: of the runs; each ends at the last of the iterations.
+        iterations: after which states are taken.
         info: the environment's spaces.
-        folder: where each state is kept as `<name>.state.npz`; None keeps none.
+        folder: where each state is saved as `<name>.state.npz`; None saves none.
         drive: drives runs to their end.
     """
     found: dict[str, Checkpoint] = {}
     to_train = []
     for config in configs:
-        run = Run(config, info, callbacks=(_keep(iterations, folder, found),))
+        run = Run(config, info, callbacks=(_keeper(iterations, folder, found),))
         there = [path for at in iterations if (path := _path(folder, config, at)) is not None and path.is_file()]
         for path in there:
             run.restore(path)  # refuses the state of another run
@@ -75,12 +75,12 @@ def _path(folder: Path | None, config: RunConfig, iteration: int) -> Path | None
     return None if folder is None else folder / f"{name_at(config, iteration)}.state.npz"
 
 
-def _keep(
+def _keeper(
     iterations: Sequence[int], folder: Path | None, found: dict[str, Checkpoint]
 ) -> Callable[[Run, Metrics], None]:
-    """A callback that notes the run's state after the iterations."""
+    """A callback that keeps the run's state after the iterations."""
 
-    def look(run: Run, record: Metrics) -> None:
+    def keep(run: Run, record: Metrics) -> None:
         at = run.state.iteration
         if record["kind"] != "iteration" or at not in iterations:
             return
@@ -88,4 +88,4 @@ def _keep(
         if (path := _path(folder, run.config, at)) is not None:
             run.save(path)
 
-    return look
+    return keep

@@ -1,4 +1,4 @@
-"""The figure of rank quality: a column a target, a row an algorithm, a colour and a shape a ranking."""
+"""The figure of rank quality: one column per target, one row per algorithm, one colour and marker per ranking."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from offrank.display.plots import COLOURS
 from offrank.lab.figures import save_figure
 from offrank.lab.rank_quality.agreement import TARGETS
-from offrank.lab.rank_quality.verdict import ONE_EPISODE
+from offrank.lab.rank_quality.analysis import ONE_EPISODE
 
 MARKERS = "osv^DPX*"
 TITLES = {
@@ -21,7 +21,7 @@ TITLES = {
 def draw(record: dict[str, Any], path: Path) -> None:
     """Draw a record to a PNG file.
 
-    One seed shows its interval over candidates; several show a small point each, and their mean.
+    A single seed is drawn with its interval over candidates; several as a small point each, and their mean.
     """
     from matplotlib.figure import Figure
 
@@ -90,7 +90,7 @@ def _least(record: dict[str, Any]) -> float:
 
 
 def _found(record: dict[str, Any], group: dict[str, Any], name: str, target: str) -> list[dict[str, float]]:
-    """Spearman with its interval, a seed of the group."""
+    """Spearman with its interval, for every seed of the group."""
     keys = ("task", "algo", "ranker", "iteration")
     return [
         checkpoint["rankers"][name][target]["spearman"]

@@ -1,9 +1,9 @@
-"""How good is a ranking? Every ranker's scores of many fresh candidates beside their true scores from many episodes.
+"""How good is a ranking? Measures every ranker's scores of many fresh candidates, and their true scores.
 
 At a checkpoint of a run, the candidates are those that its next iteration would draw after its own N: same seed, same
-iteration, indices from N on, so that training never saw them and a ranker finds nothing unusual. Behaviour rollouts are
-those of that iteration. The true score of a candidate is its mean return over E episodes a sign, less the survival
-bonus, as training sees it.
+iteration, indices from N on, so that training never saw them and they are distributed as a ranker expects. Behaviour
+rollouts are those of that iteration. The true score of a candidate is its mean return over E episodes per sign, without
+the survival bonus, as training sees it.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from offrank.lab.requests import signs
 from offrank.runs.config import RunConfig, resolve
 
 KIND = "rank-quality"
-# those that rank without running the candidates; on-policy ranking is the ceiling, and a mixture is one or the other
+# rankers that do not run the candidates; on-policy ranking is the ceiling, and a mixture uses either
 OFF_POLICY = tuple(name for name, ranker in RANKERS.items() if not issubclass(ranker, OnPolicy | Mixed))
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What was seen of N candidates at a checkpoint."""
+class Measurements:
+    """Scores and returns of N candidates at a checkpoint."""
 
     scores: dict[str, FloatArray]  # by ranker, (N,), larger is better
     returns: FloatArray  # (2, N, E): of the plus and the minus sign
-    b: int  # as large a share of N as the run uses of its own candidates
-    metrics: dict[str, Metrics] = field(default_factory=dict)  # what each ranker logged
+    b: int  # the same share of N as the run uses of its own candidates
+    metrics: dict[str, Metrics] = field(default_factory=dict)  # logged by each ranker
 
     def save(self, path: Path, meta: dict[str, Any]) -> None:
         arrays = {f"scores.{name}": values for name, values in self.scores.items()}
         save_arrays(path, KIND, {**arrays, "returns": self.returns}, {**meta, "b": self.b, "metrics": self.metrics})
 
     @staticmethod
-    def read(path: Path) -> tuple[Evidence, dict[str, Any]]:
+    def read(path: Path) -> tuple[Measurements, dict[str, Any]]:
         _, arrays, meta = load_arrays(path, KIND)
-        return Evidence(part(arrays, "scores."), arrays["returns"], meta["b"], meta["metrics"]), meta
+        return Measurements(part(arrays, "scores."), arrays["returns"], meta["b"], meta["metrics"]), meta
 
 
 def check_names(rankers: Sequence[str]) -> None:
-    """Raise UsageError if one of them is not a ranker that can be judged."""
+    """Raise UsageError if one of them is not a ranker that can be measured."""
     for name in rankers:
         if name not in OFF_POLICY:
             hint = did_you_mean(name, OFF_POLICY)
-            raise UsageError(f"ranker {name!r} cannot be judged: one of {', '.join(OFF_POLICY)}{hint}")
+            raise UsageError(f"ranker {name!r} cannot be measured: one of {', '.join(OFF_POLICY)}{hint}")
 
 
 def rankers_for(config: RunConfig, names: Sequence[str], discrete: bool) -> list[Ranker]:
-    """The rankers of these names that can be judged in a run, with its hyperparameters where they have some in common.
+    """The rankers of these names that can be measured in a run, with those of its hyperparameters that they have.
 
-    One that remembers is judged only where it did the ranking: elsewhere it has nothing to go by. One that compares
+    A ranker with state is measured only in a run that it ranked: elsewhere it has learned nothing. One that compares
     actions is left out where they are discrete.
     """
     found = []
@@ -85,15 +85,15 @@ def gather(
     count: int,
     episodes: int,
     tick: Callable[[], None] = lambda: None,
-) -> Evidence:
+) -> Measurements:
     """Score `count` fresh candidates by each ranker, and run both signs of each for `episodes` episodes.
 
     Args:
         checkpoint: around whose policy they are drawn.
-        rankers: to judge.
+        rankers: to measure.
         engine: of the run's environment, with nothing under way.
         count: of candidates, N.
-        episodes: a sign, E.
+        episodes: per sign, E.
         tick: called `episodes` times.
     """
     strategy, state = checkpoint.config.recipe.strategy, checkpoint.state
@@ -106,18 +106,18 @@ def gather(
     for ranker in rankers:
         memory = state.ranker if ranker.name == checkpoint.config.ranker else ranker.start(p, n, state.seed)
         ranking = answered(ranker.rank(candidates, memory), engine.run)
-        # who gives no scores takes the candidates in their order
+        # a ranker without scores takes the candidates in their order
         ordered = -np.arange(candidates.N, dtype=np.float64) if ranking.scores is None else ranking.scores
         scores[ranker.name], metrics[ranker.name] = ordered[own:], ranking.metrics
     rounds = []
     for episode in range(episodes):
         rounds.append(_run_once(candidates, own, episode, engine))
         tick()
-    return Evidence(scores, np.stack(rounds, axis=2), b, metrics)
+    return Measurements(scores, np.stack(rounds, axis=2), b, metrics)
 
 
 def _run_once(candidates: Candidates, own: int, episode: int, engine: Engine) -> FloatArray:
-    """Returns (2, N) of one episode a sign of the fresh candidates, from starts that nothing else uses."""
+    """Returns (2, N) of one episode per sign of the fresh candidates, from start states that nothing else uses."""
     directions, how = candidates.directions, candidates.episodes
     fresh = np.arange(own, directions.count)
     start = fresh + episode * directions.count

@@ -1,5 +1,5 @@
-"""One page for everything that was measured: read from files, written as a single file that needs no other.
+"""One HTML page for all results in a folder, written as a single file.
 
-Tables are HTML and made here, from the same cells as the Markdown; figures are numbers on the page, drawn by the page's
-own script (`charts.js`, `report.js`) so that they can be asked questions. The page loads nothing from anywhere.
+Tables are made here, from the same cells as the Markdown; figures are data on the page, drawn by the page's script
+(`charts.js`, `report.js`) so that they are interactive. The page loads nothing from the network.
 """

@@ -1,5 +1,5 @@
-// Charts of lines, areas, boxes and marks in SVG, each of which can be asked what a point is: by pointing at it, or by
-// the arrow keys. Colour, dashes and shape all say which series is meant, so any one of them is enough.
+// Charts of lines, areas, boxes and marks in SVG. Pointing at a point, or moving to it by the arrow keys, shows its
+// values. Colour, dashes and shape each identify a series.
 "use strict";
 
 const DASHES = ["", "8 4", "8 3 2 3", "2 3", "12 3 2 3 2 3", "4 6"];

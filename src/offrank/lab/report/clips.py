@@ -17,19 +17,19 @@ from offrank.runs.saved import Saved
 
 SIZE = (320, 240)
 SECONDS = 8
-FRAMES_A_SECOND = 30  # at most: Hopper has 125 steps a second
+FRAMES_PER_SECOND = 30  # at most: Hopper has 125 steps per second
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A video of a task's best policy as a data URI, or why there is none."""
+    """A video of a task's best policy as a data URI, or the reason why there is none."""
 
     task: str
     run: str
     best_return: float
     uri: str | None = None
     seconds: float = 0.0
-    trouble: str = ""
+    problem: str = ""
 
 
 def best_runs(folders: Sequence[Path]) -> dict[str, tuple[Path, float]]:
@@ -46,7 +46,7 @@ def best_runs(folders: Sequence[Path]) -> dict[str, tuple[Path, float]]:
 
 
 def record(folders: Sequence[Path]) -> list[Clip]:
-    """A clip a task; a task that cannot be shown says why.
+    """One clip per task, or the reason why there is none.
 
     Raises:
         UsageError: the video extra is not installed.
@@ -64,9 +64,9 @@ def _clip(task: str, folder: Path, best: float) -> Clip:
         performance = perform(stage, saved, seed=0, steps=round(SECONDS * rate))
         with TemporaryDirectory() as scratch:
             path = Path(scratch) / "clip.mp4"
-            _, _, length = write_video(path, stage, saved, performance, every=ceil(rate / FRAMES_A_SECOND))
+            _, _, length = write_video(path, stage, saved, performance, every=ceil(rate / FRAMES_PER_SECOND))
             content = path.read_bytes()
     except OffrankError as error:
-        return Clip(task, folder.name, best, trouble=str(error))
+        return Clip(task, folder.name, best, problem=str(error))
     uri = "data:video/mp4;base64," + base64.b64encode(content).decode()
     return Clip(task, folder.name, best, uri, length / rate)

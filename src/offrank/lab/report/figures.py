@@ -64,8 +64,8 @@ def _box(values: Sequence[int]) -> Data | None:
 
 
 def bands(rows: Iterable[Row], combinations: bool = False) -> Data:
-    """Median and percentile bands against training steps, for every task and variant; with `combinations` over all
-    settings of a task, and the median of each."""
+    """Median and percentile bands against training steps, for every task and variant; with `combinations` for every
+    task over all settings, with the median of each setting."""
     found = groups(row for row in rows if row.get("evaluations"))
     tasks: list[Data] = []
     series = ["all runs"]

@@ -1,4 +1,4 @@
-"""Text, tables and data as HTML that no name in a file can break out of."""
+"""Text, tables and data as HTML, escaped so that no name in a file can inject markup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def text(value: object) -> str:
 
 
 def table(content: Table, caption: str, groups: Head | None = None) -> str:
-    """A table with real headers, in a box that scrolls by itself where the screen is narrow.
+    """A table with real headers, in a box that scrolls where the screen is narrow.
 
     Args:
         content: its cells; the first of a row names the row.
@@ -46,20 +46,20 @@ def table(content: Table, caption: str, groups: Head | None = None) -> str:
 
 
 def _cell(words: str) -> str:
-    """A cell whose intervals are not broken in two."""
+    """A cell whose intervals are not broken across lines."""
     return re.sub(r"\([^()]*\)", r'<span class="whole">\g<0></span>', text(words))
 
 
 def data(value: Mapping[str, Any]) -> str:
-    """JSON to stand in a script element: the characters that could end it are written as their numbers.
+    """JSON for a script element: characters that could end the element are escaped.
 
     Raises:
-        FileFormatError: there is a number in it that is not finite, which no file of ours holds.
+        FileFormatError: it holds a number that is not finite.
     """
     try:
         plain = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
-        raise FileFormatError("an outcome holds a number that is not finite (NaN or Infinity)") from error
+        raise FileFormatError("a row holds a number that is not finite (NaN or Infinity)") from error
     for character in "<>&\u2028\u2029":
         plain = plain.replace(character, f"\\u{ord(character):04x}")
     return plain

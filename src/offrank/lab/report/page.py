@@ -21,17 +21,17 @@ def build(found: Sources, directory: Path, command: Sequence[str], videos: bool 
     Args:
         found: what to report on.
         directory: where it was found.
-        command: the words that asked for the page.
+        command: the arguments of the command that makes the page.
         videos: with clips of the best policies.
     """
-    films = [sections.videos(clips.record(found.folders))] if videos else []
+    shown = [sections.videos(clips.record(found.folders))] if videos else []
     parts, data = _contents(found)
-    parts += [*films, _reading(), _origin(found, command)]
+    parts += [*shown, _reading(), _origin(found, command)]
     contents = "".join(f'<li><a href="#{part.name}">{part.title}</a></li>' for part in parts)
     body = "\n".join(f'<section id="{part.name}">\n<h2>{part.title}</h2>\n{part.body}\n</section>' for part in parts)
-    room = files(__package__)
+    folder = files(__package__)
     names = ("page.html", "style.css", "charts.js", "report.js")
-    page, style, charts, script = ((room / name).read_text(encoding="utf-8") for name in names)
+    page, style, charts, script = ((folder / name).read_text(encoding="utf-8") for name in names)
     return Template(page).substitute(
         title=html.text(f"offrank report: {directory.resolve().name}"),
         lead=html.text(_lead(found)),
@@ -44,7 +44,7 @@ def build(found: Sources, directory: Path, command: Sequence[str], videos: bool 
 
 
 def _contents(found: Sources) -> tuple[list[Section], dict[str, Any]]:
-    """Sections for what there is, and the data of their figures."""
+    """The sections for everything found, and the data of their figures."""
     parts: list[Section] = []
     data: dict[str, Any] = {}
     rows = found.rows
@@ -69,14 +69,14 @@ def _contents(found: Sources) -> tuple[list[Section], dict[str, Any]]:
 
 
 def _lead(found: Sources) -> str:
-    """What the page is about, in a line."""
+    """The page's contents in one line."""
     rows = found.every_row
     tasks = dict.fromkeys([*(row["task"] for row in rows), *(record["task"] for record in found.records)])
     checkpoints = sum(len(record["checkpoints"]) for record in found.records)
-    said = [f"{len(rows):,} runs"] if rows else []
-    said += [f"{checkpoints} rank-quality checkpoints"] if checkpoints else []
-    said += [f"{len(found.unfinished)} runs unfinished and left out"] if found.unfinished else []
-    return f"{', '.join(tasks)}: {'; '.join(said)}."
+    counts = [f"{len(rows):,} runs"] if rows else []
+    counts += [f"{checkpoints} rank-quality checkpoints"] if checkpoints else []
+    counts += [f"{len(found.unfinished)} runs unfinished and left out"] if found.unfinished else []
+    return f"{', '.join(tasks)}: {'; '.join(counts)}."
 
 
 def _reading() -> Section:

@@ -1,4 +1,4 @@
-// The figures of this page from the numbers in it, and the choices of tasks and series above them.
+// Draws the figures of this page from its data, and the pickers of tasks and series above them.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 
@@ -69,7 +69,7 @@ window.addEventListener("afterprint", () => {
 
 // --- steps to the threshold
 
-const CROWD = 20; // seeds that cannot all be told apart: their lines make room for others
+const CROWD = 20; // seeds above which lines are drawn fainter
 
 function curves(task, variants, style) {
   const runs = variants.flatMap((v) => v.runs.filter((run) => run.points.length).map((run) => ({ v, run })));

@@ -1,4 +1,4 @@
-"""The sections of the page: a heading, what it shows, tables, and room for figures."""
+"""The sections of the page: a heading, an explanation, tables, and containers for figures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COLUMNS: Columns = [
     ("thousands of steps", ["censored median (95%)", "median of successes", "paper: median of successes"]),
     ("share of N/b's steps", ["ours", "paper"]),
     (f"of {B_OF_B}'s", ["ours", "paper"]),
-    ("there before", ["N/b", B_OF_B]),
+    ("reached before", ["N/b", B_OF_B]),
 ]
 MEANING = {"max": "max(r⁺, r⁻)", "gap": "|r⁺ - r⁻|", "mean": "(r⁺ + r⁻) / 2"}
 
@@ -72,7 +72,7 @@ def steps(rows: Sequence[Row]) -> Section:
 
 
 def steps_tables(rows: Sequence[Row], what: str = "") -> list[str]:
-    """A table a task, for the tasks that have a threshold; `what` tells its runs from those of other sections."""
+    """One table per task that has a threshold; `what` distinguishes its caption from those of other sections."""
     summaries = summarise(rows)
     several = engines_differ(groups(rows))
     head = [column for _, columns in COLUMNS for column in columns]
@@ -101,7 +101,7 @@ def _cells(s: Summary, several: bool) -> list[str]:
 
 
 def _paper_shares(s: Summary) -> list[str]:
-    """What the paper's median is of the paper's baselines; nothing for a baseline itself."""
+    """The paper's median as a share of those of its baselines; "-" for a baseline itself."""
     known = about(s["task"], "interactions")
     labels = [baseline.label for baseline in baselines(s["algo"])]
     return [
@@ -165,14 +165,14 @@ def videos(clips: Sequence[Clip]) -> Section:
     """The best policy of each task."""
     parts = []
     for clip in clips:
-        about_it = f"{html.text(clip.task)}: best policy of {html.text(clip.run)}, mean return {clip.best_return:,.0f}"
+        caption = f"{html.text(clip.task)}: best policy of {html.text(clip.run)}, mean return {clip.best_return:,.0f}"
         if clip.uri is None:
-            parts.append(f'<p class="note">{about_it}. There is no video: {html.text(clip.trouble)}</p>')
+            parts.append(f'<p class="note">{caption}. There is no video: {html.text(clip.problem)}</p>')
             continue
         label = f"{html.text(clip.task)}, {clip.seconds:.0f} seconds"
         parts.append(
             f'<figure><video controls muted loop playsinline preload="metadata" src="{clip.uri}" aria-label="{label}">'
-            f"</video><figcaption>{about_it}</figcaption></figure>"
+            f"</video><figcaption>{caption}</figcaption></figure>"
         )
     inside = "\n".join(parts) or note("No run folder here has a policy to show.")
     return Section("videos", "The best policies", f'<div class="videos">{inside}</div>')

@@ -1,4 +1,4 @@
-"""What a folder holds to report on: outcomes, run folders, records of rank quality."""
+"""Finds what a report shows in a folder: rows of results, run folders, records of rank quality."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from offrank.lab.studies.outcomes import Row
 from offrank.runs.folder import CONFIG, RESULT
 
 RECORD = "rank-quality.json"
-APART = ("seeds", "sensitivity", "walltime")  # studies with a section of their own; the others are about the same runs
+APART = ("seeds", "sensitivity", "walltime")  # studies with their own section; the others show the same runs
 STEPS, LQR = "steps", "lqr"
-JUDGED = {"algo", "seed", "iteration", "rankers", "noise", "overlap_by_chance"}  # of a checkpoint
+MEASURED = {"algo", "seed", "iteration", "rankers", "noise", "overlap_by_chance"}  # keys of a checkpoint
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Sources:
     """Everything found, rows by the section that shows them."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
-    files: list[Path] = field(default_factory=list)  # of outcomes
+    files: list[Path] = field(default_factory=list)  # of rows
     records: list[dict[str, Any]] = field(default_factory=list)  # of rank quality
     folders: list[Path] = field(default_factory=list)  # finished runs
     unfinished: list[Path] = field(default_factory=list)
@@ -35,18 +35,18 @@ class Sources:
 
 
 def find(directory: Path, rank_quality: Sequence[Path] = (), without: Sequence[str] = ()) -> Sources:
-    """Look through a study folder, or any folder of outcomes, with all that lies inside.
+    """Search a study folder, or any folder with rows or run folders, at any depth.
 
-    Of equal runs in several files one that has ended counts, of several such the one with the larger budget. A finished
-    run folder whose run no file of outcomes holds is read itself.
+    Of equal runs in several files one that has ended counts, of several such the one with the largest budget. A
+    finished run folder is read if no file of rows holds its run.
 
     Args:
-        directory: to look through.
-        rank_quality: files and folders of it elsewhere.
-        without: patterns of paths inside the directory that are not to be read, with all that lies inside them.
+        directory: to search.
+        rank_quality: files and folders with more records of rank quality.
+        without: patterns of paths inside the directory to leave out, with everything inside them.
 
     Raises:
-        UsageError: there is no such folder, nothing in it, or nothing that a pattern matches.
+        UsageError: there is no such folder, nothing to report in it, or a pattern matches nothing.
         FileFormatError: a file in it is damaged.
     """
     for path in (directory, *rank_quality):
@@ -77,14 +77,14 @@ def find(directory: Path, rank_quality: Sequence[Path] = (), without: Sequence[s
     found.records = [_record(path) for path in records.values()]
     if not found.rows and not found.records:
         raise UsageError(
-            f"{directory} holds nothing to report: no outcomes of runs (STUDY.json, as offrank reproduce writes them), "
+            f"{directory} holds nothing to report: no rows of runs (STUDY.json, as offrank reproduce writes them), "
             f"no finished run folders, no {RECORD}" + (f"; {len(runs)} runs are unfinished" if runs else "")
         )
     return found
 
 
 def _files(directory: Path, pattern: str, left_out: Collection[Path] = ()) -> list[Path]:
-    """Files inside a folder, at any depth; hidden ones are not ours."""
+    """Files inside a folder, at any depth, except hidden ones."""
     paths = sorted(directory.rglob(pattern))
     paths = [p for p in paths if not any(part.startswith(".") for part in p.relative_to(directory).parts)]
     return [p for p in paths if p not in left_out and not any(parent in left_out for parent in p.parents)]
@@ -95,7 +95,7 @@ def _left_out(directory: Path, patterns: Sequence[str]) -> set[Path]:
     for pattern in patterns:
         matched = set(directory.glob(pattern)) if pattern and not Path(pattern).is_absolute() else set()
         if not matched:
-            raise UsageError(f"--without {pattern}: nothing in {directory} is called that, such as 'drafts/*.json'")
+            raise UsageError(f"--without {pattern}: no path in {directory} matches (example: 'drafts/*.json')")
         found |= matched
     return found
 
@@ -113,7 +113,7 @@ def _given(paths: Iterable[Path]) -> list[Path]:
 def _record(path: Path) -> dict[str, Any]:
     record = read_json(path)
     checkpoints = record.get("checkpoints")
-    whole = isinstance(checkpoints, list) and all(isinstance(c, dict) and set(c) >= JUDGED for c in checkpoints)
+    whole = isinstance(checkpoints, list) and all(isinstance(c, dict) and set(c) >= MEASURED for c in checkpoints)
     if "task" not in record or not checkpoints or not whole:
         raise FileFormatError(f"{path} is not a record of offrank rank-quality")
     return record

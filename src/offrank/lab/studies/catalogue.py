@@ -150,7 +150,7 @@ class Study:
 STUDIES = {
     study.name: study
     for study in (
-        Study("table1", "steps to the threshold beside the paper's, with both baselines", present_table),
+        Study("table1", "steps to the threshold and the paper's, with both baselines", present_table),
         Study("boxplots", "box plots of the same runs", present_boxes),
         Study("curves", "every seed of the same runs against steps", present_curves, needs=CURVE),
         Study(

@@ -1,4 +1,4 @@
-"""What the evidence of rank quality says: every ranker beside the null controls, one-episode ranking and the noise."""
+"""Agreement of every ranker's scores with true scores, compared with null controls, one-episode rankings and noise."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import numpy as np
 
 from offrank.core.arrays import FloatArray
 from offrank.lab.rank_quality.agreement import TARGETS, Agreement, Order, Resamples, split_halves, targets
-from offrank.lab.rank_quality.measure import Evidence
+from offrank.lab.rank_quality.measure import Measurements
 
-CONTROLS = ("random", "smallest-change", "largest-change", "signed-change")
-ONE_EPISODE = {"max": "one-episode max", "gap": "one-episode gap"}  # rankings by a single episode a sign
+CONTROLS = ("random", "smallest-change", "largest-change")
+ONE_EPISODE = {"max": "one-episode max", "gap": "one-episode gap"}  # rankings by a single episode per sign
 
 
-def judge(evidence: Evidence, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
-    """What the evidence says of each ranker, as numbers for a file.
+def analyse(measured: Measurements, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+    """The agreement of each ranker with the true scores, as numbers for a file.
 
     Returns:
         rankers: by name, then by target: spearman and kendall with intervals, overlap of the top b, and `ahead_of`, the
-        difference in spearman to each control. The rankings by one episode a sign are among them.
+        difference in spearman to each control. The rankings by one episode per sign are among them.
         alike: by ranker and control, the spearman correlation of their scores with each other.
         noise: split halves and their ceiling, by target.
     """
-    returns, b = evidence.returns, evidence.b
+    returns, b = measured.returns, measured.b
     N, E = returns.shape[1:]
     drawn = Resamples(N, resamples, seed)
     truth = {target: Order(values, drawn) for target, values in targets(*returns.mean(axis=2)).items()}
-    orders = {ranker: Order(scores, drawn) for ranker, scores in evidence.scores.items()}
+    orders = {ranker: Order(scores, drawn) for ranker, scores in measured.scores.items()}
     found = {
         ranker: {target: order.agreement(truth[target], b) for target in TARGETS} for ranker, order in orders.items()
     }
@@ -42,7 +42,7 @@ def judge(evidence: Evidence, resamples: int = 1000, seed: int = 0) -> dict[str,
         "return_mean": round(float(returns.mean()), 2),
         "return_std_of_candidates": round(float(returns.mean(axis=2).std()), 2),
         "return_std_of_episodes": round(float(returns.std(axis=2, ddof=1).mean()), 2),
-        "metrics": evidence.metrics,
+        "metrics": measured.metrics,
         "rankers": {
             ranker: {
                 target: agreement.to_json()
@@ -60,7 +60,7 @@ def judge(evidence: Evidence, resamples: int = 1000, seed: int = 0) -> dict[str,
 
 
 def _one_episode(returns: FloatArray, by: str, b: int, drawn: Resamples) -> dict[str, Agreement]:
-    """Of the order by one episode a sign with that by the other episodes, by target: an average over the episodes."""
+    """Agreement of the order by one episode per sign with that by the other episodes, by target: mean over episodes."""
     found: dict[str, list[Agreement]] = {target: [] for target in TARGETS}
     for episode in range(returns.shape[2]):
         seen = Order(targets(*returns[:, :, episode])[by], drawn)
@@ -71,12 +71,12 @@ def _one_episode(returns: FloatArray, by: str, b: int, drawn: Resamples) -> dict
 
 
 def _ahead(agreement: Agreement, controls: dict[str, Agreement]) -> dict[str, dict[str, float]]:
-    """How much more spearman than each control."""
+    """Difference in Spearman correlation to each control."""
     return {name: (agreement.spearman - control.spearman).to_json() for name, control in controls.items()}
 
 
 def summary(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Over the seeds: mean, least and largest Spearman correlation of each ranker at each iteration of an algorithm."""
+    """Mean, smallest and largest Spearman correlation over seeds of each ranker at each iteration of an algorithm."""
     groups: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
     for record in records:
         key = (record["task"], record["algo"], record["ranker"], record["iteration"])
