@@ -11,26 +11,31 @@ import pytest
 from scipy import stats
 
 import offrank.lab.cli.rank_quality as command
-from helpers import FunctionEngine, Simulate, iterate
+from helpers import FunctionEngine, Simulate, iterate, matrix
+from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers import RANKERS, LargestChange, Random, Ranker, Ranking, SmallestChange
 from offrank.cli import main
 from offrank.core.arrays import FloatArray, Memory
-from offrank.core.candidates import Asking, Candidates
 from offrank.core.errors import UsageError
 from offrank.core.noise import Directions, Role, episode_seeds
 from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
 from offrank.core.rollouts import Trajectory
+from offrank.core.work import Asking
 from offrank.lab.rank_quality.agreement import Order, Resamples, split_halves, targets
 from offrank.lab.rank_quality.analysis import analyse, summary
 from offrank.lab.rank_quality.checkpoints import Checkpoint, train_to
 from offrank.lab.rank_quality.measure import OFF_POLICY, Measurements, check_names, gather, rankers_for
+from offrank.policies import make_policy
 from offrank.runs.config import RunConfig, configure, resolve
 from offrank.runs.drive import drive
 
 P, N_OBS = 2, 4
 SLOPE = np.random.default_rng(5).normal(size=(P, N_OBS))
 
-STATELESS = [name for name in OFF_POLICY if not RANKERS[name]().start(1, 1, 0)]  # can be measured in any run
+STATELESS = [
+    name for name in OFF_POLICY if not RANKERS[name]().start(make_policy("linear", 1, 1), 0)
+]  # can be measured in any run
 
 
 def world(mean_return: Any, noise: float = 0.0) -> Simulate:
@@ -60,8 +65,8 @@ def checkpoint(engine: FunctionEngine, algo: str = "op-ars", **settings: Any) ->
     """The start of a run: zero weights."""
     overrides = {"n_directions": 8, "n_top": 2, "noise_std": 0.5} | settings
     recipe = resolve(None, algo, None, overrides)
-    config = configure("toy", recipe, engine.info, engine="gymnasium", eval_every=0, iterations=4)
-    return Checkpoint(config, recipe.strategy.start(P, N_OBS, 0, recipe.ranker))
+    config = configure("toy", recipe, engine.space, engine="gymnasium", eval_every=0, iterations=4)
+    return Checkpoint(config, recipe.algorithm(engine.space, engine.space.horizon).start(0))
 
 
 @dataclass(frozen=True)
@@ -70,11 +75,10 @@ class Oracle(Ranker):
 
     name: ClassVar[str] = "oracle"
 
-    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
+    def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
         yield from ()
-        delta = candidates.directions.take(np.arange(candidates.N))
-        scores = np.abs((delta * SLOPE).sum(axis=(1, 2)))
-        return Ranking(chosen=np.arange(candidates.b), scores=scores)
+        scores = np.abs(proposal.directions.take(np.arange(proposal.N)) @ SLOPE.ravel())
+        return Ranking(chosen=np.arange(proposal.b), scores=scores)
 
 
 def rho(record: dict[str, Any], ranker: str, target: str) -> float:
@@ -201,12 +205,12 @@ def test_the_survival_bonus_is_taken_off_as_in_training() -> None:
 class Stateful(Ranker):
     name: ClassVar[str] = "stateful"
 
-    def start(self, p: int, n: int, seed: int) -> Memory:
+    def start(self, policy: Policy, seed: int) -> Memory:
         return {"seen": np.zeros(())}
 
-    def rank(self, candidates: Candidates, memory: Memory) -> Asking[Ranking]:
+    def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
         yield from ()
-        return Ranking(np.arange(candidates.b), scores=float(memory["seen"]) * np.arange(candidates.N))
+        return Ranking(np.arange(proposal.b), scores=float(memory["seen"]) * np.arange(proposal.N))
 
 
 @pytest.fixture
@@ -265,19 +269,20 @@ def test_checkpoints_equal_those_of_a_plain_run_and_saved_ones_are_not_trained_a
     def go(iterations: list[int]) -> list[Checkpoint]:
         engine.requests.clear()
         ends = replace(config, iterations=iterations[-1])
-        return train_to([ends], iterations, engine.info, tmp_path, lambda runs: drive(runs, engine))
+        return train_to([ends], iterations, engine.space, tmp_path, lambda runs: drive(runs, engine))
 
     first = go([1, 3])
     for at in first:
-        plain, _ = iterate(recipe.strategy, recipe.ranker, engine_of(world(slope, noise=1.0)), at.state.iteration)
-        assert np.array_equal(at.state.M, plain.M)
+        plain, _ = iterate(recipe.settings, recipe.ranker, engine_of(world(slope, noise=1.0)), at.state.iteration)
+        assert np.array_equal(matrix(at.state), matrix(plain))
     assert go([1, 3])[1].state.steps == first[1].state.steps and not engine.requests
     further = go([1, 3, 4])
     assert [at.state.iteration for at in further] == [1, 3, 4]
     assert len(engine.requests) == 2  # one more iteration: behaviour, then pairs
-    whole = train_to([config], [4], engine.info, None, lambda runs: drive(runs, engine))
-    assert np.array_equal(whole[0].state.M, further[2].state.M)
-    assert np.array_equal(Checkpoint.read(tmp_path / f"{first[0].name}.state.npz").state.M, first[0].state.M)
+    whole = train_to([config], [4], engine.space, None, lambda runs: drive(runs, engine))
+    assert np.array_equal(matrix(whole[0].state), matrix(further[2].state))
+    stored = Checkpoint.read(tmp_path / f"{first[0].name}.state.npz")
+    assert np.array_equal(matrix(stored.state), matrix(first[0].state))
 
 
 def test_the_summary_is_over_the_seeds_of_an_algorithm_and_iteration() -> None:

@@ -15,14 +15,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from offrank.core.candidates import Episodes
 from offrank.core.errors import require
 from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory
+from offrank.core.space import Space
 from offrank.engines import Cluster
 from offrank.engines.gymnasium.engine import GymnasiumEngine
 from offrank.engines.ray.engine import RayEngine
 from offrank.lab.bench.rounds import alternate, ratio
-from offrank.lab.requests import around_zero
+from offrank.lab.requests import around_start
+from offrank.policies import make_policy
 from offrank.runs.config import resolve
 from offrank.tasks import TASKS
 
@@ -51,8 +52,9 @@ class Sleeper(gym.Env[Any, Any]):
 
 
 def some_episodes(shape: tuple[int, int], episodes: int, horizon: int, directions: int) -> Request:
-    """Episodes of pairs around zero, with `directions` directions in the request."""
-    return around_zero(shape, episodes, horizon, pairs=True, directions=directions)
+    """Episodes of pairs around zero weights (p, n), with `directions` directions in the request."""
+    policy = make_policy("linear", shape[1], shape[0])
+    return around_start(policy, episodes, horizon, pairs=True, directions=directions)
 
 
 @contextmanager
@@ -69,8 +71,8 @@ def local_ray(cpus: int) -> Iterator[Any]:
 def engine_of(make: Callable[[], gym.Env[Any, Any]], workers: int) -> RayEngine:
     """A ray engine all of whose workers have started."""
     engine = RayEngine(partial(GymnasiumEngine, make, 0, True), Cluster(), workers)
-    p, n = engine.info.act_dim, engine.info.obs_dim
-    while sum(worker.ready for worker in engine._crew.workers) < workers:
+    p, n = engine.space.act_dim, engine.space.obs_dim
+    while sum(worker.ready for worker in engine._pool.workers) < workers:
         engine.run(some_episodes((p, n), workers, 1, workers))
     return engine
 
@@ -162,10 +164,11 @@ def serial(task: str, algo: str, iterations: int) -> list[float]:
     statistics. The rollouts are random numbers, of whole episodes."""
     recipe, rng = resolve(task, algo), np.random.default_rng(0)
     p, n = TASKS[task].act_dim, TASKS[task].obs_dim
-    state = recipe.strategy.start(p, n, 0, recipe.ranker)
+    algorithm = recipe.algorithm(Space(n, p, TASKS[task].horizon), TASKS[task].horizon)
+    state = algorithm.start(0)
     times = []
     for _ in range(iterations):
-        iteration = recipe.strategy.iteration(state, recipe.ranker, Episodes(TASKS[task].horizon, **recipe.episodes))
+        iteration = algorithm.iteration(state)
         begin = time.process_time()
         request = next(iteration)
         seconds = time.process_time() - begin

@@ -21,9 +21,10 @@ from offrank.core.errors import require
 from offrank.core.files import write_json
 from offrank.core.version import versions
 from offrank.engines import Gpu, make_engine
-from offrank.lab.requests import around_zero
+from offrank.lab.requests import around_start
 from offrank.lab.script import make_parser, run_script
 from offrank.lab.studies.tables import Table
+from offrank.policies import make_policy
 from offrank.tasks import TASKS
 
 STEPS, FIRST = 25, 10
@@ -31,8 +32,8 @@ STEPS, FIRST = 25, 10
 
 def compare(task: str, gpu: Gpu, pairs: int) -> dict[str, Any]:
     ours, cpu = make_engine(task, "warp", gpu=gpu), make_engine(task, "mujoco")
-    shape = (ours.info.act_dim, ours.info.obs_dim)
-    request = around_zero(shape, 2 * pairs, STEPS, scale=0.1, pairs=True, keep=True)
+    policy = make_policy("linear", ours.space.obs_dim, ours.space.act_dim)
+    request = around_start(policy, 2 * pairs, STEPS, scale=0.1, pairs=True, keep=True)
     a, b = ours.run(request), cpu.run(request)
     observations, rewards = [], []
     for x, y in zip(a.trajectories, b.trajectories, strict=True):

@@ -37,7 +37,7 @@ def measure(task: str, number: int, device_name: str | None, rounds: int) -> dic
     for round in range(rounds + 1):
         for name, batch in worlds.items():
             batch.clear()
-            batch.load(*episodes)
+            batch.load(**episodes)
             batch.advance(WARM_UP)
             seconds = seconds_of(partial(batch.advance, STEPS), device)
             if round:  # the first one warms up

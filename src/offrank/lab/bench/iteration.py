@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -14,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from offrank.algorithms.base import Episodes
+from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers.kernel import kernel_scores
-from offrank.core.candidates import Candidates, Episodes
+from offrank.core.arithmetic import usable_cpus
 from offrank.core.errors import UsageError
 from offrank.core.noise import Directions
 from offrank.core.normalizer import Whitening
@@ -24,6 +25,7 @@ from offrank.engines.native.engine import MujocoEngine
 from offrank.engines.native.simulation import Simulation
 from offrank.lab.bench.rollouts import bare_physics, record, some_policies
 from offrank.lab.bench.rounds import alternate, ratio
+from offrank.policies import make_policy
 from offrank.runs.config import configure, resolve
 from offrank.runs.run import Run
 from offrank.tasks import TASKS
@@ -63,12 +65,12 @@ def profile(name: str, iterations: int, threads: int = 0) -> dict[str, Any]:
     """Shares of an iteration's time by part; a checkpoint is counted once in every ten iterations."""
     watch = Stopwatch()
     engine = MujocoEngine(TASKS[name], threads, type("Timed", (TimedSimulation,), {"watch": watch}))
-    threads = threads or os.cpu_count() or 1
+    threads = threads or usable_cpus()
     recipe = resolve(name, "op-ars", "kernel")
-    config = configure(name, recipe, engine.info, iterations=10**9, eval_every=0)
+    config = configure(name, recipe, engine.space, iterations=10**9, eval_every=0)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(config, engine.info)
+        run = Run(config, engine.space)
         run.start()
         while run.state.iteration <= iterations:
             before, steps = run.state.iteration, run.state.steps
@@ -76,6 +78,7 @@ def profile(name: str, iterations: int, threads: int = 0) -> dict[str, Any]:
             watch.inside = watch.whole = 0.0
             while run.state.iteration == before:
                 (request,) = run.take()
+                assert isinstance(request, Request)  # the kernel learns nothing
                 submitted = time.perf_counter()
                 rollouts = engine.run(request)
                 waited += time.perf_counter() - submitted
@@ -121,17 +124,18 @@ def against_candidates(name: str, counts: list[int], rounds: int, threads: int =
 def score_times(name: str, counts: list[int], states: int, rounds: int) -> list[dict[str, Any]]:
     """Seconds to score N directions on `states` behaviour states."""
     task = TASKS[name]
-    p, n = task.act_dim, task.obs_dim
+    policy = make_policy("linear", task.obs_dim, task.act_dim)
     rng = np.random.default_rng(0)
-    z, Q = rng.normal(size=(states, n)), rng.normal(size=states)
+    z, Q = rng.normal(size=(states, policy.n)), rng.normal(size=states)
     rows = []
     for count in counts:
-        directions = Directions(0, 0, count, (p, n))
-        candidates = Candidates(np.zeros((p, n)), Whitening.identity(n), directions, 0.03, 1, Episodes(1000), 1000)
+        directions = Directions(0, 0, count, policy.size)
+        whitening, episodes = Whitening.identity(policy.n), Episodes(1000)
+        proposal = Proposal(policy, policy.start(0), whitening, directions, 0.03, 1, episodes, 1000)
         seconds = []
         for _ in range(rounds):
             begin = time.perf_counter()
-            kernel_scores(candidates, z, Q, 1.0)
+            kernel_scores(proposal, z, Q, 1.0)
             seconds.append(time.perf_counter() - begin)
         rows.append({"task": name, "directions": count, "states": states, "seconds": seconds})
     return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,11 +11,14 @@ from typing import Any
 import numpy as np
 from mujoco.batch import Batch
 
+from offrank.core.arithmetic import usable_cpus
 from offrank.core.arrays import FloatArray, IntArray
 from offrank.core.rollouts import Request
+from offrank.engines.native.compiled import Actor
 from offrank.engines.native.engine import MujocoEngine
 from offrank.lab.bench.rounds import alternate, ratio
-from offrank.lab.requests import around_zero
+from offrank.lab.requests import around_start
+from offrank.policies import make_policy
 from offrank.tasks import TASKS, Task
 from offrank.tasks.models import quiet_mujoco
 
@@ -50,9 +52,11 @@ class Recording:
         return out
 
 
-def some_policies(task: Task, candidates: int, horizon: int = 1000, scale: float = 0.03) -> Request:
-    """Perturbations of the zero policy, as in a first iteration."""
-    return around_zero((task.act_dim, task.obs_dim), candidates, horizon, scale=scale)
+def some_policies(
+    task: Task, candidates: int, horizon: int = 1000, scale: float = 0.03, policy: str = "linear"
+) -> Request:
+    """Perturbations of an untrained policy, as in a first iteration."""
+    return around_start(make_policy(policy, task.obs_dim, task.act_dim), candidates, horizon, scale=scale)
 
 
 def record(task: Task, request: Request, engine: MujocoEngine) -> Recording:
@@ -60,11 +64,7 @@ def record(task: Task, request: Request, engine: MujocoEngine) -> Recording:
     found = engine.run(replace(request, keep=True))
     controls = []
     for i, trajectory in enumerate(found.trajectories):
-        z, columns = request.whitening(trajectory.observations), request.weights(i).T
-        control = np.zeros((len(z), task.act_dim))
-        for j in range(task.obs_dim):  # in the order in which the compiled loop sums
-            control += z[:, j, None] * columns[j]
-        controls.append(control)
+        controls.append(Actor(request.policy, request.theta(i), request.whitening)(trajectory.observations))
     last = [t.last_observation for t in found.trajectories]
     return Recording(task, request, found.lengths, tuple(controls), tuple(x for x in last if x is not None))
 
@@ -184,12 +184,14 @@ def env_pool(recording: Recording, threads: int) -> Callable[[], None]:
     return loop
 
 
-def compare(name: str, candidates: int, peers: list[str], rounds: int, threads: int = 0) -> dict[str, Any]:
+def compare(
+    name: str, candidates: int, peers: list[str], rounds: int, threads: int = 0, policy: str = "linear"
+) -> dict[str, Any]:
     """Times of our engine, bare physics and the peers on one task."""
     task = TASKS[name]
-    threads = threads or os.cpu_count() or 1
+    threads = threads or usable_cpus()
     engine = MujocoEngine(task, threads)
-    request = some_policies(task, candidates)
+    request = some_policies(task, candidates, policy=policy)
     recording = record(task, request, engine)
     contestants: dict[str, Callable[[], object]] = {
         "offrank": lambda: engine.run(request),
@@ -210,6 +212,7 @@ def compare(name: str, candidates: int, peers: list[str], rounds: int, threads: 
     return {
         "task": name,
         "candidates": candidates,
+        "policy": policy,
         "threads": threads,
         "steps": recording.steps,
         "microseconds_a_step": {k: [1e6 * t / recording.steps for t in v] for k, v in times.items()},

@@ -22,7 +22,7 @@ HOW = "pip install 'offrank[bench]'"
 def ours(name: str, iterations: int) -> tuple[float, int]:
     """Seconds and steps of an ARS run with the task's presets, without evaluation."""
     engine = make_engine(name)
-    run = Run(configure(name, resolve(name, "ars"), engine.info, iterations=iterations, eval_every=0), engine.info)
+    run = Run(configure(name, resolve(name, "ars"), engine.space, iterations=iterations, eval_every=0), engine.space)
     begin = time.perf_counter()
     drive([run], engine)
     seconds = time.perf_counter() - begin

@@ -34,7 +34,7 @@ from offrank.tasks.models import quiet_mujoco
 def measure(engine: Engine, task: str, iterations: int) -> float:
     """Steps per second, training and evaluation together."""
     limits: dict[str, Any] = {"iterations": iterations, "eval_every": iterations, "eval_episodes": 20}
-    run = Run(configure(task, resolve(task, "op-ars"), engine.info, **limits), engine.info)
+    run = Run(configure(task, resolve(task, "op-ars"), engine.space, **limits), engine.space)
     begin = time.perf_counter()
     drive([run], engine)
     return (run.state.steps + run.evaluation_steps) / (time.perf_counter() - begin)

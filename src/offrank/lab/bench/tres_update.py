@@ -16,14 +16,18 @@ from statistics import median
 
 import numpy as np
 
+from offrank.algorithms.base import Episodes
+from offrank.algorithms.proposal import Pairs
+from offrank.algorithms.rankers import OnPolicy
+from offrank.algorithms.search import Search
 from offrank.algorithms.strategies import TRES
 from offrank.cli.options import count
-from offrank.core.candidates import Candidates, Episodes, Pairs
 from offrank.core.files import write_json
 from offrank.engines import make_engine
 from offrank.lab.bench.rounds import alternate, machine, ratio
-from offrank.lab.requests import around_zero
+from offrank.lab.requests import around_start
 from offrank.lab.script import make_parser, run_script
+from offrank.policies import make_policy
 
 TASK, PAIRS = "Humanoid-v3", 230
 
@@ -31,17 +35,15 @@ TASK, PAIRS = "Humanoid-v3", 230
 def compare(args: argparse.Namespace) -> None:
     engine = make_engine(TASK)
     strategy = TRES(n_directions=PAIRS, n_top=PAIRS)
-    shape, horizon = (engine.info.act_dim, engine.info.obs_dim), engine.info.horizon
-    request = around_zero(shape, 2 * PAIRS, horizon, scale=strategy.noise_std, pairs=True)
-    assert request.directions is not None
+    space, horizon = engine.space, engine.space.horizon
+    policy = make_policy("linear", space.obs_dim, space.act_dim)
+    request = around_start(policy, 2 * PAIRS, horizon, scale=strategy.noise_std, pairs=True)
     rollouts = engine.run(request)
-    episodes = Episodes(horizon)
-    pairs = Pairs.of(np.arange(PAIRS), rollouts, episodes)
-    candidates = Candidates(
-        request.base, request.whitening, request.directions, strategy.noise_std, PAIRS, episodes, horizon
-    )
+    algorithm = Search(space, policy, Episodes(horizon), strategy, OnPolicy())
+    pairs = Pairs.of(np.arange(PAIRS), rollouts, algorithm.episodes)
+    proposal = algorithm.propose(algorithm.start(0), horizon)
     contestants = {
-        "update": lambda: strategy.update(candidates, pairs, {}),
+        "update": lambda: strategy.update(proposal, pairs, {}),
         "rollouts": lambda: engine.run(request),
     }
     times = alternate(contestants, args.rounds)

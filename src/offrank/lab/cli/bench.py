@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from offrank.cli.options import count
 from offrank.core.errors import UsageError, did_you_mean, require
 from offrank.engines import NOT_BUILT, Gpu, is_built
+from offrank.policies import canonical
 from offrank.tasks import TASKS
 
 EPISODES = 64  # per request of the cluster benchmark
@@ -42,6 +44,7 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("what", choices=list(KINDS), metavar="|".join(KINDS))
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="default: all six; for train, HalfCheetah-v3")
     parser.add_argument("--peers", nargs="*", metavar="NAME", help="default: all")
+    parser.add_argument("--policy", nargs="+", default=["linear"], metavar="NAME", help="of rollouts and gpu (linear)")
     parser.add_argument("--candidates", nargs="+", type=count, default=[4, 16, 64], metavar="N", help="at once")
     parser.add_argument("--worlds", nargs="+", type=count, default=[1000, 2000, 4000], metavar="W", help="of gpu")
     parser.add_argument("--device", metavar="NAME", help="of gpu, such as cuda:1 (default: the first GPU)")
@@ -55,6 +58,8 @@ def add_parser(verbs: Any) -> None:
 
 
 def bench(args: argparse.Namespace) -> int:
+    for name in args.policy:
+        canonical(name)
     for task in args.tasks or []:
         if task not in TASKS:
             raise UsageError(f"unknown task {task!r}: one of {', '.join(TASKS)}{did_you_mean(task, TASKS)}")
@@ -93,13 +98,20 @@ def _rollouts(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             _log(f"{peer} is not installed and is left out: {how}")
     rows = []
     for task in args.tasks or TASKS:
-        for candidates in args.candidates:
-            _log(f"{task}, {candidates} candidates")
-            rows.append(compare(task, candidates, peers, args.rounds))
-    head = ["task", "candidates", "µs per step", "share of bare physics", *(f"x {p} (at most)" for p in peers)]
+        for candidates, policy in product(args.candidates, args.policy):
+            _log(f"{task}, {candidates} candidates, {policy}")
+            rows.append(compare(task, candidates, peers, args.rounds, policy=policy))
+    head = [
+        "task",
+        "candidates",
+        "policy",
+        "µs per step",
+        "share of bare physics",
+        *(f"x {p} (at most)" for p in peers),
+    ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in rows:
-        cells = [r["task"], str(r["candidates"]), f"{median(r['microseconds_a_step']['offrank']):.1f}"]
+        cells = [r["task"], str(r["candidates"]), r["policy"], f"{median(r['microseconds_a_step']['offrank']):.1f}"]
         cells.append(_spread(r["share_of_bare_physics"]))
         cells += [f"{_spread(r['times_faster_than'][p])} ({r['at_most'][p]['median']:.1f})" for p in peers]
         lines.append("| " + " | ".join(cells) + " |")
@@ -166,7 +178,7 @@ def _gpu(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     for task in args.tasks or TASKS:
         for worlds in args.worlds:
             _log(f"{task}, {worlds} worlds")
-            rows.append(control_step(task, Gpu(worlds, args.device, args.deterministic), args.rounds))
+            rows.append(control_step(task, Gpu(worlds, args.device, args.deterministic), args.rounds, args.policy))
     head = [
         "task",
         "worlds",
@@ -185,6 +197,10 @@ def _gpu(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         ]
         cells += [_spread(r["share_around_physics"]), f"{r['steps_a_second']:,.0f}"]
         lines.append("| " + " | ".join(cells) + " |")
+    for r in rows:
+        for kind, found in r["policies"].items():
+            times = f"{median(found['milliseconds']):.3f} ms, {_spread(found['of_the_first'])} of {r['policy']}"
+            lines.append(f"{r['task']}, {r['worlds']:,} worlds, {kind}: {times}")
     return {"rows": rows}, lines
 
 

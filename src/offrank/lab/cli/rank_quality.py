@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from offrank.algorithms import ALGORITHMS
 from offrank.cli import cluster, gpu
 from offrank.cli.options import Parser, count, literal, natural, seeds, setting
 from offrank.core.errors import Interrupted, UsageError, require
@@ -28,7 +29,7 @@ from offrank.lab.rank_quality.agreement import TARGETS
 from offrank.lab.rank_quality.analysis import analyse, summary
 from offrank.lab.rank_quality.checkpoints import Checkpoint, train_to
 from offrank.lab.rank_quality.measure import OFF_POLICY, Measurements, check_names, gather, rankers_for
-from offrank.runs.config import ALGORITHMS, configure, resolve
+from offrank.runs.config import configure, resolve
 
 ITERATIONS = [30, 100, 250]
 RECORD, FIGURE = "rank-quality.json", "rank-quality.png"
@@ -162,7 +163,7 @@ def _trained(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
             configure(
                 task,
                 recipes[algo],
-                engine.info,
+                engine.space,
                 seed=seed,
                 engine=name,
                 horizon=args.horizon,
@@ -173,7 +174,7 @@ def _trained(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
             for algo, seed in product(algos, numbers)
         ]
         checkpoints = train_to(
-            configs, wanted, engine.info, args.out, lambda runs: drive_shown(runs, engine, sys.stderr, not args.quiet)
+            configs, wanted, engine.space, args.out, lambda runs: drive_shown(runs, engine, sys.stderr, not args.quiet)
         )
         return _measure(args, checkpoints, engine)
     finally:
@@ -195,7 +196,7 @@ def _measure(args: argparse.Namespace, checkpoints: list[Checkpoint], engine: En
     with Progress(console=Console(stderr=True), disable=not live) as progress:
         for checkpoint in checkpoints:
             config, state = checkpoint.config, checkpoint.state
-            rankers = rankers_for(config, args.rankers or OFF_POLICY, engine.info.discrete)
+            rankers = rankers_for(config, args.rankers or OFF_POLICY, engine.space.discrete)
             bar = progress.add_task(checkpoint.name, total=args.episodes)
             if not args.quiet and not live:
                 print(f"{checkpoint.name}: {args.candidates} candidates x {args.episodes} x 2", file=sys.stderr)

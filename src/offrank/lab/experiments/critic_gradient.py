@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers import Critic
+from offrank.algorithms.search import Search
 from offrank.cli.options import count
-from offrank.core.arrays import FloatArray, Memory
-from offrank.core.candidates import Candidates
+from offrank.core.arrays import FloatArray, Memory, part
 from offrank.core.errors import UsageError
 from offrank.core.files import write_json
 from offrank.core.noise import Directions, Role, episode_seeds
@@ -39,19 +40,26 @@ FOLDS, RIDGE = 5, 100.0
 
 
 def fresh_pairs(run: Run, engine: Engine, number: int, scale: float, length: int) -> tuple[FloatArray, FloatArray]:
-    """Differences (m,) of pairs around the run's policy, and their directions (m, p n)."""
+    """Differences (m,) of pairs around the run's policy, and their directions (m, d)."""
     seed, index = run.config.seed + 1_000_000, np.arange(number)
-    around = replace(candidates(run, scale), directions=Directions(seed, 0, number, run.state.M.shape))
+    around = propose(run, scale)
+    around = replace(around, directions=Directions(seed, 0, number, len(around.theta)))
     starts = episode_seeds(seed, 0, Role.PLUS, index)
-    plus, minus = run.episodes.returns(engine.run(signs(around, index, starts, starts, length))).reshape(2, -1)
+    plus, minus = around.episodes.returns(engine.run(signs(around, index, starts, starts, length))).reshape(2, -1)
     difference = plus - minus
     clipped = np.clip(difference, *np.percentile(difference, [3, 97]))
-    return clipped, around.directions.take(index).reshape(number, -1)
+    return clipped, around.directions.take(index)
 
 
-def candidates(run: Run, scale: float) -> Candidates:
-    """Those of the run's next iteration, at another scale."""
-    return replace(run.strategy.candidates(run.state, run.episodes, run.episodes.horizon), scale=scale)
+def search_of(run: Run) -> Search:
+    if not isinstance(run.algorithm, Search):
+        raise UsageError(f"{run.config.algo} is no search around one policy")
+    return run.algorithm
+
+
+def propose(run: Run, scale: float) -> Proposal:
+    """The candidates of the run's next iteration, at another scale."""
+    return replace(search_of(run).propose(run.state, run.config.horizon), scale=scale)
 
 
 def by_regression(difference: FloatArray, directions: FloatArray) -> float:
@@ -101,10 +109,9 @@ def with_targets(memory: Memory, k: int, discount: float) -> Memory:
 
 def new_critic(run: Run, critic: Critic, k: int, updates: int, draw: int) -> FloatArray:
     """The gradient of a critic with new networks, trained on the run's replay."""
-    memory = with_targets(run.state.ranker, k, critic.discount)
-    p, n = run.state.M.shape
-    memory |= critic._fresh_networks(p, n, seed=draw, iteration=0)
-    now = candidates(run, run.strategy.noise_std)
+    memory = with_targets(part(run.state.memory, "ranker."), k, critic.discount)
+    memory |= critic._new_networks(run.algorithm.kind, seed=draw, iteration=0)
+    now = propose(run, search_of(run).strategy.noise_std)
     while (done := int(memory["step"])) < updates:
         memory |= critic.train(memory, replace(now, directions=replace(now.directions, seed=draw, iteration=done)))
     return critic.gradient(now, memory)
@@ -112,20 +119,20 @@ def new_critic(run: Run, critic: Critic, k: int, updates: int, draw: int) -> Flo
 
 def measure(folder: Path, engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     config = read_config(folder)
-    run = Run(config, engine.info)
+    run = Run(config, engine.space)
     run.restore(folder / CHECKPOINT)
-    critic = run.ranker
+    critic, noise_std = search_of(run).ranker, search_of(run).strategy.noise_std
     if not isinstance(critic, Critic):
         raise UsageError(f"{folder} holds a run of the {critic.name} ranker, not of the critic")
-    gradients = {"the run's own": critic.gradient(candidates(run, 1.0), run.state.ranker)}
+    gradients = {"the run's own": critic.gradient(propose(run, 1.0), part(run.state.memory, "ranker."))}
     for k in args.steps:
         for draw in range(2):
             gradients[f"anew, k = {k}, draw {draw}"] = new_critic(run, critic, k, args.updates, draw)
     rows = []
     for length in args.lengths:
-        for scale in (run.strategy.noise_std, run.strategy.noise_std / 3):
+        for scale in (noise_std, noise_std / 3):
             difference, directions = fresh_pairs(run, engine, args.pairs, scale, length)
-            found = {name: correlation(directions @ g.ravel(), difference) for name, g in gradients.items()}
+            found = {name: correlation(directions @ g, difference) for name, g in gradients.items()}
             found["ridge regression"] = by_regression(difference, directions)
             rows.append({"length": length, "noise_std": scale, "correlation": found})
     at = {"seed": config.seed, "iteration": run.state.iteration, "steps": run.state.steps}

@@ -23,18 +23,21 @@ from typing import Any
 import numpy as np
 
 from offrank.algorithms import horizon
+from offrank.algorithms.base import Episodes
+from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.rankers import Critic, Random
 from offrank.algorithms.rankers.base import Ranker, Ranking, taught
-from offrank.algorithms.rankers.learned import along
+from offrank.algorithms.rankers.critic import along
 from offrank.cli.options import count, natural
 from offrank.core.arrays import FloatArray, Memory
-from offrank.core.candidates import Candidates, Episodes, Pairs, answered
 from offrank.core.errors import require
 from offrank.core.files import read_json, write_json
 from offrank.core.noise import Directions
 from offrank.core.normalizer import Whitening
+from offrank.core.work import answered
 from offrank.engines import Engine, make_engine
 from offrank.lab.script import make_parser, run_script
+from offrank.policies import make_policy
 from offrank.runs.config import resolve
 from offrank.runs.saved import Saved
 
@@ -43,33 +46,35 @@ LEARNED_FROM = 125  # steps of the episodes that a critic learns from
 OTHER_SEED = 5000  # added to the seed for the pairs that a critic learns from
 
 
-def around(task: str, name: str, engine: Engine, seed: int, pairs: int, length: int) -> Candidates:
+def around(task: str, name: str, engine: Engine, seed: int, pairs: int, length: int) -> Proposal:
     """Directions around a policy, drawn and scored with the settings of ARS's preset."""
-    info, recipe = engine.info, resolve(task, "ars")
-    M, whitening = np.zeros((info.act_dim, info.obs_dim)), Whitening.identity(info.obs_dim)
+    space, recipe = engine.space, resolve(task, "ars")
+    kind = make_policy("linear", space.obs_dim, space.act_dim)
+    theta, whitening = kind.start(seed), Whitening.identity(space.obs_dim)
     if name != "zero":
         policy = Saved.read(Path(name)).policy
-        M, whitening = policy.M, policy.whitening
-    directions = Directions(seed, 0, pairs, M.shape)
-    episodes = Episodes(info.horizon, **recipe.episodes)
-    return Candidates(M, whitening, directions, recipe.strategy.noise_std, pairs, episodes, length, keep=True)
+        kind, theta, whitening = policy.kind, policy.theta, policy.whitening
+    directions = Directions(seed, 0, pairs, kind.size)
+    episodes = Episodes(space.horizon, **recipe.episodes)
+    noise_std = recipe.settings.noise_std
+    return Proposal(kind, theta, whitening, directions, noise_std, pairs, episodes, length, keep=True)
 
 
-def run_pairs(candidates: Candidates, engine: Engine) -> Pairs:
-    return answered(candidates.evaluate(np.arange(candidates.N)), engine.run)
+def run_pairs(proposal: Proposal, engine: Engine) -> Pairs:
+    return answered(proposal.evaluate(np.arange(proposal.N)), engine.run)
 
 
 def correlation(a: FloatArray, b: FloatArray) -> float:
     return float(require("scipy.stats", "studies").spearmanr(a, b).statistic)
 
 
-def measure(candidates: Candidates, pairs: Pairs, ranker: Ranker, memory: Memory) -> dict[str, Any]:
+def measure(proposal: Proposal, pairs: Pairs, ranker: Ranker, memory: Memory) -> dict[str, Any]:
     """Correlation and signal of every length, where `ranker` completes the cut episodes."""
     whole = pairs.plus - pairs.minus
     rho, gain = {}, {}
     for h in LENGTHS:
-        cut = horizon.cut(pairs, h, candidates.episodes)
-        seen = ranker.finish(memory, replace(candidates, length=h), cut)
+        cut = horizon.cut(pairs, h, proposal.episodes)
+        seen = ranker.finish(memory, replace(proposal, length=h), cut)
         rho[h] = correlation(seen.plus - seen.minus, whole)
         gain[h] = max(rho[h], 0.0) ** 2 * pairs.rollouts.steps / cut.rollouts.steps
     return {
@@ -78,19 +83,19 @@ def measure(candidates: Candidates, pairs: Pairs, ranker: Ranker, memory: Memory
     }
 
 
-def with_critic(candidates: Candidates, pairs: Pairs, name: str, engine: Engine, args: argparse.Namespace) -> Any:
+def with_critic(proposal: Proposal, pairs: Pairs, name: str, engine: Engine, args: argparse.Namespace) -> Any:
     """The same with a critic that has learned from other pairs."""
     critic = Critic()
     others = around(args.task, name, engine, args.seed + OTHER_SEED, args.critic, LEARNED_FROM)
-    memory = critic.start(engine.info.act_dim, engine.info.obs_dim, args.seed)
+    memory = critic.start(others.policy, args.seed)
     learned_from = run_pairs(others, engine)
     memory = taught(critic, memory, others, Ranking(learned_from.index), learned_from)
-    predicted = along(candidates, critic.gradient(candidates, memory))
+    predicted = along(proposal, critic.gradient(proposal, memory))
     return {
         "pairs": args.critic,
         "steps": learned_from.rollouts.steps,
         "prediction": round(correlation(predicted, pairs.plus - pairs.minus), 3),
-        **measure(candidates, pairs, critic, memory),
+        **measure(proposal, pairs, critic, memory),
     }
 
 
@@ -98,13 +103,13 @@ def compare(args: argparse.Namespace) -> None:
     engine = make_engine(args.task, "auto")
     rows = read_json(args.out)["rows"] if args.out.is_file() else []
     for name in args.policies:
-        candidates = around(args.task, name, engine, args.seed, args.pairs, engine.info.horizon)
-        pairs = run_pairs(candidates, engine)
+        proposal = around(args.task, name, engine, args.seed, args.pairs, engine.space.horizon)
+        pairs = run_pairs(proposal, engine)
         row: dict[str, Any] = {"task": args.task, "policy": Path(name).stem, "pairs": args.pairs, "seed": args.seed}
         row["mean_length"] = float(pairs.rollouts.lengths.mean())
-        row |= measure(candidates, pairs, Random(), {})
+        row |= measure(proposal, pairs, Random(), {})
         if args.critic:
-            row["critic"] = with_critic(candidates, pairs, name, engine, args)
+            row["critic"] = with_critic(proposal, pairs, name, engine, args)
         rows.append(row)
         for label, found in (("", row), (" with the critic's value", row.get("critic"))):
             if found:

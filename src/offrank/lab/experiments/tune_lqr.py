@@ -53,9 +53,9 @@ def trial(engine: Engine, grid: list[tuple[str, dict[str, Any]]], out: Path) -> 
     for number, (algo, settings) in enumerate(grid):
         for seed in SEEDS:
             recipe = resolve("LQR", algo, None, settings)
-            config = configure("LQR", recipe, engine.info, seed=seed, eval_every=0, steps=MARKS[-1])
+            config = configure("LQR", recipe, engine.space, seed=seed, eval_every=0, steps=MARKS[-1])
             observers[number, seed] = Suboptimality()
-            runs.append(Run(config, engine.info, None, (observers[number, seed],)))
+            runs.append(Run(config, engine.space, None, (observers[number, seed],)))
     drive(runs, engine, side_by_side=200)
     lines = []
     for number, (algo, settings) in enumerate(grid):

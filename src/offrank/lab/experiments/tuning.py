@@ -35,7 +35,7 @@ def open_engine(args: argparse.Namespace) -> Engine:
 def make_run(task: str, recipe: Recipe, engine: Engine, seed: int, steps: int) -> Run:
     """A run without a folder, up to the task's threshold or `steps`."""
     limits: dict[str, Any] = {"steps": steps, "threshold": threshold_of(task), **EVALUATION}
-    return Run(configure(task, recipe, engine.info, seed=seed, engine=engine.name, **limits), engine.info)
+    return Run(configure(task, recipe, engine.space, seed=seed, engine=engine.name, **limits), engine.space)
 
 
 def score(run: Run) -> float:

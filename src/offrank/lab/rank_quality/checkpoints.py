@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from offrank.algorithms import ALGORITHMS
 from offrank.core.arrays import Metrics, part
 from offrank.core.files import load_arrays
+from offrank.core.space import Space
 from offrank.core.state import State
-from offrank.engines.base import EnvInfo
-from offrank.runs.config import ALGORITHMS, RunConfig
-from offrank.runs.folder import CHECKPOINT
-from offrank.runs.opening import folder_name
+from offrank.runs.config import RunConfig
+from offrank.runs.folder import CHECKPOINT, folder_name
 from offrank.runs.run import Run
 
 
@@ -36,14 +36,14 @@ class Checkpoint:
 
 def name_at(config: RunConfig, iteration: int) -> str:
     """`<task>-<algo>-<seed>-at-<iteration>`, with the ranker where the algorithm's name does not imply it."""
-    algo = config.algo if config.ranker == ALGORITHMS[config.algo][1] else f"{config.algo}-{config.ranker}"
+    algo = config.algo if config.ranker == ALGORITHMS[config.algo].ranker else f"{config.algo}-{config.ranker}"
     return f"{folder_name(config.task, algo, config.seed)}-at-{iteration}"
 
 
 def train_to(
     configs: Sequence[RunConfig],
     iterations: Sequence[int],
-    info: EnvInfo,
+    space: Space,
     folder: Path | None,
     drive: Callable[[list[Run]], None],
 ) -> list[Checkpoint]:
@@ -52,14 +52,14 @@ def train_to(
     Args:
         configs: of the runs; each ends at the last of the iterations.
         iterations: after which states are taken.
-        info: the environment's spaces.
+        space: of the environment.
         folder: where each state is saved as `<name>.state.npz`; None saves none.
         drive: drives runs to their end.
     """
     found: dict[str, Checkpoint] = {}
     to_train = []
     for config in configs:
-        run = Run(config, info, callbacks=(_keeper(iterations, folder, found),))
+        run = Run(config, space, callbacks=(_keeper(iterations, folder, found),))
         there = [path for at in iterations if (path := _path(folder, config, at)) is not None and path.is_file()]
         for path in there:
             run.restore(path)  # refuses the state of another run

@@ -15,17 +15,20 @@ from typing import Any
 
 import numpy as np
 
+from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers import RANKERS, Ranker
 from offrank.algorithms.rankers.interleaved import Mixed
 from offrank.algorithms.rankers.on_policy import OnPolicy
+from offrank.algorithms.search import Search
 from offrank.core.arrays import FloatArray, Metrics, part
-from offrank.core.candidates import Candidates, Episodes, answered
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role, episode_seeds
+from offrank.core.work import answered
 from offrank.engines.base import Engine
 from offrank.lab.rank_quality.checkpoints import Checkpoint
 from offrank.lab.requests import signs
+from offrank.policies import make_policy
 from offrank.runs.config import RunConfig, resolve
 
 KIND = "rank-quality"
@@ -72,7 +75,7 @@ def rankers_for(config: RunConfig, names: Sequence[str], discrete: bool) -> list
         shared = {key: value for key, value in config.hyperparameters.items() if key in known}
         ranker = resolve(config.task, config.algo, name, shared).ranker
         if not (discrete and ranker.needs_continuous_actions) and (
-            name == config.ranker or not ranker.start(1, 1, config.seed)
+            name == config.ranker or not ranker.start(make_policy("linear", 1, 1), config.seed)
         ):
             found.append(ranker)
     return found
@@ -96,32 +99,35 @@ def gather(
         episodes: per sign, E.
         tick: called `episodes` times.
     """
-    strategy, state = checkpoint.config.recipe.strategy, checkpoint.state
-    own, (p, n) = strategy.n_directions, state.M.shape
-    b = max(1, round(count * strategy.n_top / own))
-    episodes_as_run = Episodes(horizon=checkpoint.config.horizon, **checkpoint.config.recipe.episodes)
-    candidates = strategy.candidates(state, episodes_as_run, checkpoint.config.horizon)
-    candidates = replace(candidates, directions=replace(candidates.directions, count=own + count), b=b)
+    config, state = checkpoint.config, checkpoint.state
+    algorithm = config.recipe.algorithm(engine.space, config.horizon)
+    if not isinstance(algorithm, Search):
+        raise UsageError(f"{config.algo} is no search around one policy: it has no directions to rank")
+    own, share = algorithm.strategy.n_directions, algorithm.strategy.n_top / algorithm.strategy.n_directions
+    b = max(1, round(count * share))
+    proposal = algorithm.propose(state, config.horizon)
+    proposal = replace(proposal, directions=replace(proposal.directions, count=own + count), b=b)
     scores, metrics = {}, {}
     for ranker in rankers:
-        memory = state.ranker if ranker.name == checkpoint.config.ranker else ranker.start(p, n, state.seed)
-        ranking = answered(ranker.rank(candidates, memory), engine.run)
+        ranked = ranker.name == config.ranker
+        memory = part(state.memory, "ranker.") if ranked else ranker.start(algorithm.kind, state.seed)
+        ranking = answered(ranker.rank(proposal, memory), engine.run)
         # a ranker without scores takes the candidates in their order
-        ordered = -np.arange(candidates.N, dtype=np.float64) if ranking.scores is None else ranking.scores
+        ordered = -np.arange(proposal.N, dtype=np.float64) if ranking.scores is None else ranking.scores
         scores[ranker.name], metrics[ranker.name] = ordered[own:], ranking.metrics
     rounds = []
     for episode in range(episodes):
-        rounds.append(_run_once(candidates, own, episode, engine))
+        rounds.append(_run_once(proposal, own, episode, engine))
         tick()
     return Measurements(scores, np.stack(rounds, axis=2), b, metrics)
 
 
-def _run_once(candidates: Candidates, own: int, episode: int, engine: Engine) -> FloatArray:
+def _run_once(proposal: Proposal, own: int, episode: int, engine: Engine) -> FloatArray:
     """Returns (2, N) of one episode per sign of the fresh candidates, from start states that nothing else uses."""
-    directions, how = candidates.directions, candidates.episodes
+    directions, how = proposal.directions, proposal.episodes
     fresh = np.arange(own, directions.count)
     start = fresh + episode * directions.count
     plus, minus = (
         episode_seeds(directions.seed, directions.iteration, role, start) for role in (Role.PLUS, Role.MINUS)
     )
-    return how.returns(engine.run(signs(candidates, fresh, plus, minus, how.horizon))).reshape(2, -1)
+    return how.returns(engine.run(signs(proposal, fresh, plus, minus, how.horizon))).reshape(2, -1)

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.files import write_atomically
 from offrank.lab.figures import save_figure
@@ -17,7 +18,7 @@ from offrank.lab.studies.outcomes import Row, gather, groups
 from offrank.lab.studies.paper import about, paper
 from offrank.lab.studies.plan import Planned, Variant, plan_runs
 from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
-from offrank.runs.config import ALGORITHMS, resolve, task_default
+from offrank.runs.config import resolve, task_default
 from offrank.tasks import TASKS
 
 THREE = ("Swimmer-v3", "Hopper-v3", "HalfCheetah-v3")
@@ -54,7 +55,7 @@ def compared(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
             out.append(Variant.of(task, algo, ranker))
         elif asked or algo in (about(task, "interactions") or algos):
             out.append(Variant(algo))
-            out += [Variant(algo, "random")] if ALGORITHMS[algo][1] == "on-policy" else []
+            out += [Variant(algo, "random")] if ALGORITHMS[algo].ranker == "on-policy" else []
     return list(dict.fromkeys(out))
 
 

@@ -7,31 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
+from offrank.core.space import Space
 from offrank.display.plots import Curve
-from offrank.engines import EnvInfo
-from offrank.runs.config import ALGORITHMS, RunConfig, configure, resolve
-from offrank.runs.folder import CONFIG, METRICS, RESULT
-from offrank.runs.opening import folder_name, stored_config
+from offrank.runs.config import GONE, RunConfig, configure, resolve
+from offrank.runs.folder import CONFIG, METRICS, RESULT, folder_name
+from offrank.runs.opening import stored_config
 
 SHORT = {"n_behaviour": "n_b", "bandwidth": "h"}  # settings in the name of a folder
-
-# Settings of earlier versions, with the values at which they had no effect: rows of earlier results name them.
-RETIRED: dict[str, Any] = {
-    "orthogonal": False,
-    "relative_bandwidth": False,
-    "common_starts": False,
-    "count_behaviour_states": False,
-    "starts": 1,
-    "start_steps": 0,
-    "fallback": "random",
-    "fallback_directions": 32,
-}
 
 
 def strategy_of(algo: str) -> str:
     """The strategy of an algorithm, also of one that this version does not have."""
-    return ALGORITHMS[algo][0] if algo in ALGORITHMS else algo.rpartition("-")[2]
+    return str(ALGORITHMS[algo].settings.name) if algo in ALGORITHMS else algo.rpartition("-")[2]
 
 
 @dataclass(frozen=True)
@@ -50,7 +39,7 @@ class Variant:
     @property
     def place(self) -> tuple[int, int, str]:
         """Sort key: by strategy; within one the two baselines (N/b, b of b) before what is compared with them."""
-        _, implied = ALGORITHMS.get(self.algo, (None, ""))
+        implied = ALGORITHMS[self.algo].ranker if self.algo in ALGORITHMS else ""
         kind = {"on-policy": 0, "random": 1}.get(self.ranker or implied, 2)
         known = list(ALGORITHMS)
         strategy = strategy_of(self.algo)
@@ -65,7 +54,7 @@ class Variant:
         """
         usual = resolve(task, algo)
         own = ranker if ranker != usual.ranker.name else None
-        preset = RETIRED | resolve(task, algo, own).hyperparameters
+        preset = GONE | resolve(task, algo, own).hyperparameters
         given = sorted((settings or {}).items())
         return Variant(algo, own, tuple((name, value) for name, value in given if preset.get(name) != value))
 
@@ -110,7 +99,7 @@ class Planned:
     def name(self) -> str:
         return folder_name(self.task, self.variant.label, self.seed)
 
-    def config(self, engine: str, info: EnvInfo, folder: Path) -> RunConfig:
+    def config(self, engine: str, info: Space, folder: Path) -> RunConfig:
         """The configuration to start the run with, or to continue it with in its folder.
 
         Raises:

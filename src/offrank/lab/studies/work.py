@@ -14,8 +14,9 @@ from pathlib import Path
 from offrank.core.errors import BusyError
 from offrank.display.progress import GrowingDisplay
 from offrank.engines import Cluster, Engine, Gpu, make_engine, resolve_engine
-from offrank.lab.requests import around_zero
+from offrank.lab.requests import around_start
 from offrank.lab.studies.plan import Planned
+from offrank.policies import make_policy
 from offrank.runs.config import resolve
 from offrank.runs.drive import drive
 from offrank.runs.opening import open_run
@@ -101,7 +102,7 @@ def _claimed(
         folder = settings.pool / planned.name
         try:
             run = open_run(
-                planned.config(settings.engine_name(planned.task), engine.info, folder), engine.info, folder, True
+                planned.config(settings.engine_name(planned.task), engine.space, folder), engine.space, folder, True
             )
         except BusyError:
             busy.append(planned)
@@ -120,8 +121,8 @@ def _claimed(
 
 def seconds_per_step(engine: Engine, episodes: int = 16, horizon: int = 100) -> float:
     """Wall-clock time per environment step on this machine, from a short trial of the zero policy."""
-    shape = (engine.info.act_dim, engine.info.obs_dim)
-    requests = [around_zero(shape, episodes, horizon, scale=0.0, first_seed=k * episodes) for k in range(4)]
+    policy = make_policy("linear", engine.space.obs_dim, engine.space.act_dim)
+    requests = [around_start(policy, episodes, horizon, scale=0.0, first_seed=k * episodes) for k in range(4)]
     engine.run(requests[0])  # threads and processes start with the first
     begin = time.perf_counter()
     steps = sum(engine.run(request).steps for request in requests[1:])
