@@ -56,7 +56,7 @@ class Progress:
     """The runs of a plan that this process has run, and those it has skipped."""
 
     done: list[Planned] = field(default_factory=list)  # run by this process, to their end
-    elsewhere: list[Planned] = field(default_factory=list)  # being run by another process
+    skipped: list[Planned] = field(default_factory=list)  # being run by another process
 
 
 def missing(plan: Sequence[Planned], pool: Path) -> list[Planned]:
@@ -83,7 +83,7 @@ def carry_out(plan: Sequence[Planned], settings: ExecutionSettings, display: Gro
             finally:
                 engine.close()
             if len(progress.done) == before:  # all that is left is being run by other processes
-                progress.elsewhere += busy
+                progress.skipped += busy
                 break
     return progress
 
