@@ -33,9 +33,8 @@ from offrank.runs.drive import drive
 P, N_OBS = 2, 4
 SLOPE = np.random.default_rng(5).normal(size=(P, N_OBS))
 
-STATELESS = [
-    name for name in OFF_POLICY if not RANKERS[name]().start(make_policy("linear", 1, 1), 0)
-]  # can be measured in any run
+ANY = make_policy("linear", 1, 1)
+STATELESS = [name for name in OFF_POLICY if not RANKERS[name]().start(ANY, 0)]  # can be measured in any run
 
 
 def world(mean_return: Any, noise: float = 0.0) -> Simulate:
@@ -179,10 +178,10 @@ def test_candidates_and_starts_are_not_used_in_training() -> None:
     assert len(np.unique(seeds)) == len(seeds) == 3 * 2 * 20
     trained = [episode_seeds(0, 0, role, np.arange(8)) for role in (Role.PLUS, Role.MINUS)]
     assert not set(seeds) & set(np.concatenate(trained))
-    theirs = Directions(0, 0, 8, (P, N_OBS)).take(np.arange(8))
+    theirs = Directions(0, 0, 8, P * N_OBS).take(np.arange(8))
     for request in rounds:
         assert request.index.min() == 8
-        ours = request.directions.take(np.unique(request.index))
+        ours = request.candidates.directions.take(np.unique(request.index))
         assert not np.isin(ours, theirs).any()
 
 
@@ -228,7 +227,7 @@ def test_a_ranker_with_state_is_measured_with_its_state_and_only_where_it_ranked
     own = replace(at.config, ranker="stateful", hyperparameters=resolve(None, "ars", "stateful").hyperparameters)
     found = rankers_for(own, names, False)
     assert found[-1].name == "stateful"
-    state = replace(at.state, ranker={"seen": np.array(2.0)})
+    state = replace(at.state, memory=at.state.memory | {"ranker.seen": np.array(2.0)})
     measured = gather(Checkpoint(own, state), found[-1:], engine, 4, 2)
     assert np.array_equal(np.diff(measured.scores["stateful"]), [2.0, 2.0, 2.0])
 

@@ -21,6 +21,7 @@ from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 import offrank  # noqa: E402
 from helpers import pair_request, same_rollouts  # noqa: E402
 from offrank.cli import main  # noqa: E402
+from offrank.core.candidates import Around  # noqa: E402
 from offrank.core.errors import EngineError, EpisodeError, UsageError  # noqa: E402
 from offrank.core.rollouts import Request, Rollouts  # noqa: E402
 from offrank.engines import Cluster, make_engine, resolve_engine  # noqa: E402
@@ -115,7 +116,8 @@ def test_a_request_is_as_large_with_many_directions_as_with_few(nodes: Nodes) ->
     for n in (8, 8000):
         few = pair_request(engine.space, 8)
         many = pair_request(engine.space, n).take(range(16))
-        assert many.directions is not None and many.directions.count == n and len(many) == len(few)
+        assert isinstance(many.candidates, Around) and many.candidates.directions is not None
+        assert many.candidates.directions.count == n and len(many) == len(few)
         ticket = engine.submit(many)
         reference = engine._requests[ticket]
         sizes.append(ray.experimental.get_object_locations([reference])[reference]["object_size"])

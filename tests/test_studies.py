@@ -16,12 +16,12 @@ from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import read_json
 from offrank.display.progress import NoDisplay
 from offrank.lab.studies.catalogue import STUDIES, StudyOptions
+from offrank.lab.studies.execution import ExecutionSettings, carry_out, estimate, evaluation_share, missing
 from offrank.lab.studies.figures import curves_over_steps
 from offrank.lab.studies.outcomes import gather, groups, read_rows, write_rows
 from offrank.lab.studies.paper import about
 from offrank.lab.studies.plan import Planned, Variant, plan_runs
 from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
-from offrank.lab.studies.work import ExecutionSettings, carry_out, estimate, evaluation_share, missing
 from offrank.runs.config import GONE, resolve
 from offrank.runs.lock import lock_folder
 from offrank.tasks import TASKS
@@ -179,7 +179,7 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path: Path) -> None:
     taken.mkdir()
     with another_process(taken):
         progress = carry_out(plan, ExecutionSettings(tmp_path), NoDisplay())
-        assert progress.elsewhere == plan[:1] and len(progress.done) == len(plan) - 1
+        assert progress.skipped == plan[:1] and len(progress.done) == len(plan) - 1
     assert work(tmp_path, plan) == [plan[0].name]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from offrank.algorithms import ALGORITHMS
 from offrank.cli import cluster, gpu
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
-from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError
+from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError, require
 from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
@@ -93,6 +93,8 @@ def train(args: argparse.Namespace) -> int:
     place = cluster.cluster_of(args)
     for algo in algos:  # before the environment is made: a typing error should not cost time
         resolve(task, algo, args.ranker, dict(args.set), args.policy)
+    if args.tensorboard:
+        require("tensorboardX", "tensorboard")
     folders = _folders(args, task, algos, numbers, several)
     if not args.resume:
         for folder in folders.values():

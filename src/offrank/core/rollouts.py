@@ -27,6 +27,11 @@ class Request:
     horizon: int
     keep: bool = False  # whether the trajectories are wanted, or only their returns and moments
 
+    def __post_init__(self) -> None:
+        if not len(self.candidates) == len(self.seeds) == len(self.roles) == len(self.index):
+            counts = [len(part) for part in (self.candidates, self.seeds, self.roles, self.index)]
+            raise ValueError(f"candidates, seeds, roles and index are of {counts} episodes")
+
     def __len__(self) -> int:
         return len(self.seeds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,11 +149,7 @@ class Record:
             UsageError: the file is of another run.
         """
         _, arrays, meta = load_arrays(path, "run")
-        if meta["offrank"] < FORMAT:
-            raise UsageError(
-                f"{path} was written by offrank 0.1: its policy can be evaluated, recorded and reported, but the run "
-                "cannot be continued by this version"
-            )
+        check_format(path, meta)
         theirs, ours = RunConfig.from_json(meta["config"]).identity, self.config.identity
         for name, mine in ours.items():
             if theirs[name] != mine:
@@ -166,3 +163,12 @@ class Record:
         self.evaluation_steps = meta["evaluation_steps"]
         self._wall_before, self._clock = meta["wall_s"], time.perf_counter()
         self._metrics_size = meta["metrics_size"]
+
+
+def check_format(path: Path, meta: Mapping[str, Any]) -> None:
+    """Raise UsageError if a run's state is of a version that cannot be continued."""
+    if meta["offrank"] < FORMAT:
+        raise UsageError(
+            f"{path} was written by offrank 0.1: its policy can be evaluated, recorded and reported, but the run cannot "
+            "be continued by this version"
+        )

@@ -16,9 +16,9 @@ from offrank.display.plots import run_folders
 from offrank.display.progress import clock, growing_display
 from offrank.engines import ENGINES, native_name
 from offrank.lab.studies.catalogue import STUDIES, Study, StudyOptions
+from offrank.lab.studies.execution import ExecutionSettings, Progress, carry_out, estimate, missing
 from offrank.lab.studies.outcomes import Row, cut, distinct, read_rows, write_rows
 from offrank.lab.studies.plan import Planned
-from offrank.lab.studies.work import ExecutionSettings, Progress, carry_out, estimate, missing
 from offrank.runs.opening import make_folder
 from offrank.tasks import NATIVE
 
@@ -120,9 +120,9 @@ def reproduce(args: argparse.Namespace) -> int:
         display.close()
     lacking = missing(plan, settings.pool)
     rows = [_as_planned(study.gather(settings.pool / run.name), run, study, args) for run in plan if run not in lacking]
-    if study.beside is not None and rows:
-        rows += study.beside(sorted({run.seed for run in plan}), max(run.steps for run in plan))
-    for run in progress.elsewhere:
+    if study.other_methods is not None and rows:
+        rows += study.other_methods(sorted({run.seed for run in plan}), max(run.steps for run in plan))
+    for run in progress.skipped:
         print(f"offrank: {run.name} is being run by another process", file=sys.stderr)
     status = _present(study, rows, args, lacking)
     if failure is not None:
@@ -139,7 +139,7 @@ def _as_planned(row: Row, run: Planned, study: Study, args: argparse.Namespace) 
     if args.engine not in (None, "auto", "ray", row["engine"]):
         raise UsageError(f"{run.name} in {args.out} was run on {row['engine']}, not {args.engine}: give another --out")
     longer = args.budget is not None and (row.get("budget") or 0) > args.budget
-    return cut(row, args.budget) if longer and study.in_parts else row
+    return cut(row, args.budget) if longer and study.can_be_cut else row
 
 
 def _task(word: str) -> str:
@@ -151,7 +151,7 @@ def _task(word: str) -> str:
 
 def _present_stored(study: Study, options: StudyOptions, args: argparse.Namespace) -> int:
     """Make table and figures from stored rows (--from)."""
-    if not study.in_parts and (options.budget is not None or args.unfinished):
+    if not study.can_be_cut and (options.budget is not None or args.unfinished):
         flag = "--budget" if options.budget is not None else "--unfinished"
         raise UsageError(f"--from with {flag} does not work with {study.name}: its rows describe whole runs only")
     found = read_rows(args.source, args.unfinished, study.gather)

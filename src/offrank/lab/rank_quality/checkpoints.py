@@ -13,6 +13,7 @@ from offrank.core.space import Space
 from offrank.core.state import State
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import CHECKPOINT, folder_name
+from offrank.runs.record import check_format
 from offrank.runs.run import Run
 
 
@@ -26,7 +27,9 @@ class Checkpoint:
     @staticmethod
     def read(path: Path) -> Checkpoint:
         """From a run folder, or from a file that `Run.save` wrote."""
-        _, arrays, meta = load_arrays(path / CHECKPOINT if path.is_dir() else path, "run")
+        path = path / CHECKPOINT if path.is_dir() else path
+        _, arrays, meta = load_arrays(path, "run")
+        check_format(path, meta)
         return Checkpoint(RunConfig.from_json(meta["config"]), State.from_arrays(part(arrays, "state.")))
 
     @property

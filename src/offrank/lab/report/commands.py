@@ -54,6 +54,7 @@ def _train(group: Group, rows: Sequence[Row]) -> str:
         return f"# {group.task} {variant.label}, seeds {seeds}: this version has no such algorithm, ranker or setting"
     words = ["offrank", "train", group.task, "--algo", variant.algo]
     words += ["--ranker", variant.ranker] if variant.ranker else []
+    words += ["--policy", variant.policy] if variant.policy else []
     for name, value in variant.settings:
         words += ["--set", f"{name}={value}"]
     words += ["--seeds", seeds, *_limit(first), "--engine", group.engine]

@@ -116,11 +116,11 @@ class Study:
     eval_every: int = 10
     pool: str = "runs"  # subfolder of the study folder that holds the run folders
     side_by_side: int | None = None  # runs at a time; None: what suits the engine
-    in_parts: bool = True  # whether a row can be cut at a smaller budget
+    can_be_cut: bool = True  # whether a row can be cut at a smaller budget
     needs: tuple[str, ...] = REACHING  # keys that a row, or its hyperparameters, must have
-    elsewhere: bool = True  # whether other tasks than its own may be chosen
+    any_task: bool = True  # whether other tasks than its own may be chosen
     gather: Callable[[Path], Row] = gather
-    beside: Callable[[Sequence[int], int], list[Row]] | None = None  # other methods: (seeds, budget) to rows
+    other_methods: Callable[[Sequence[int], int], list[Row]] | None = None  # other methods: (seeds, budget) to rows
 
     def check(self, rows: Sequence[Row], parts: bool = False) -> None:
         """Raise UsageError if a row lacks what the study shows, or, with `parts`, what cutting it at a budget needs."""
@@ -135,7 +135,7 @@ class Study:
 
     def plan(self, options: StudyOptions) -> list[Planned]:
         tasks = options.tasks or self.tasks
-        if not self.elsewhere and set(tasks) != set(self.tasks):
+        if not self.any_task and set(tasks) != set(self.tasks):
             raise UsageError(f"{self.name} runs on {', '.join(self.tasks)} only: leave out --tasks")
         seeds = range(self.seeds) if options.seeds is None else options.seeds
         variants = {t: self.variants(t, options.algos or self.algos, options.algos is not None) for t in tasks}
@@ -181,7 +181,7 @@ STUDIES = {
             present=present_walltime,
             pool="timed",
             side_by_side=1,
-            in_parts=False,
+            can_be_cut=False,
             needs=(*REACHING, "wall_s"),
         ),
         Study(
@@ -193,11 +193,11 @@ STUDIES = {
             seeds=100,
             stops=False,
             eval_every=0,
-            in_parts=False,
+            can_be_cut=False,
             needs=("curve",),
-            elsewhere=False,
+            any_task=False,
             gather=lqr.gather,
-            beside=lqr.other_methods,
+            other_methods=lqr.other_methods,
         ),
     )
 }

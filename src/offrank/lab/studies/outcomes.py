@@ -64,7 +64,7 @@ def result_of(folder: Path) -> Row:
 
 def _so_far(config: RunConfig, scheduled: Sequence[Row]) -> Row:
     """The result that an unfinished run would have if it had ended at its last evaluation."""
-    names = ("task", "algo", "ranker", "seed", "engine", "hyperparameters")
+    names = ("task", "algo", "ranker", "policy", "seed", "engine", "hyperparameters")
     last = scheduled[-1] if scheduled else {"steps": 0, "episodes": 0, "iteration": 0}
     return {name: getattr(config, name) for name in names} | {
         "steps": last["steps"],

@@ -11,7 +11,7 @@ from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.space import Space
 from offrank.display.plots import Curve
-from offrank.runs.config import GONE, RunConfig, configure, resolve
+from offrank.runs.config import GONE, Recipe, RunConfig, configure, resolve
 from offrank.runs.folder import CONFIG, METRICS, RESULT, folder_name
 from offrank.runs.opening import stored_config
 
@@ -30,11 +30,13 @@ class Variant:
     algo: str
     ranker: str | None = None  # None: the one that the algorithm's name and the preset imply
     settings: tuple[tuple[str, Any], ...] = ()
+    policy: str | None = None  # None: the algorithm's own
 
     @property
     def label(self) -> str:
         settings = [f"{SHORT.get(name, name)}{value}" for name, value in self.settings]
-        return "-".join([self.algo, *([self.ranker] if self.ranker else []), *settings])
+        parts = [part for part in (self.algo, self.ranker, self.policy) if part]
+        return "-".join([*parts, *settings])
 
     @property
     def place(self) -> tuple[int, int, str]:
@@ -46,7 +48,13 @@ class Variant:
         return known.index(strategy) if strategy in known else len(known), kind, self.label
 
     @staticmethod
-    def of(task: str, algo: str, ranker: str | None = None, settings: Mapping[str, Any] | None = None) -> Variant:
+    def of(
+        task: str,
+        algo: str,
+        ranker: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        policy: str | None = None,
+    ) -> Variant:
         """The variant with these settings, without those that equal the task's presets.
 
         Raises:
@@ -56,14 +64,16 @@ class Variant:
         own = ranker if ranker != usual.ranker.name else None
         preset = GONE | resolve(task, algo, own).hyperparameters
         given = sorted((settings or {}).items())
-        return Variant(algo, own, tuple((name, value) for name, value in given if preset.get(name) != value))
+        differing = tuple((name, value) for name, value in given if preset.get(name) != value)
+        return Variant(algo, own, differing, policy if policy != usual.policy else None)
 
     @staticmethod
     def of_row(row: Mapping[str, Any]) -> Variant:
         """The variant of a stored row. Names that this version does not know are taken as they are."""
         task, algo, ranker, settings = (row[name] for name in ("task", "algo", "ranker", "hyperparameters"))
+        policy = row.get("policy", "linear")  # the only kind of version 0.1
         try:
-            return Variant.of(task, algo, ranker, settings)
+            return Variant.of(task, algo, ranker, settings, policy)
         except UsageError:
             known = algo if algo in ALGORITHMS else strategy_of(algo)
             plain = Variant.of(task, known, None, settings) if known in ALGORITHMS else None
@@ -72,7 +82,7 @@ class Variant:
     def is_known(self, task: str) -> bool:
         """Whether this version can run it."""
         try:
-            resolve(task, self.algo, self.ranker, dict(self.settings))
+            resolve(task, self.algo, self.ranker, dict(self.settings), self.policy)
         except UsageError:
             return False
         return True
@@ -96,6 +106,11 @@ class Planned:
     eval_every: int = 10
 
     @property
+    def recipe(self) -> Recipe:
+        variant = self.variant
+        return resolve(self.task, variant.algo, variant.ranker, dict(variant.settings), variant.policy)
+
+    @property
     def name(self) -> str:
         return folder_name(self.task, self.variant.label, self.seed)
 
@@ -106,7 +121,7 @@ class Planned:
             UsageError: the folder holds another run, or one that was started on another engine.
         """
         limits: dict[str, Any] = {"steps": self.steps, "threshold": self.threshold}
-        recipe = resolve(self.task, self.variant.algo, self.variant.ranker, dict(self.variant.settings))
+        recipe = self.recipe
         same = {"algo": self.variant.algo, "seed": self.seed, "engine": engine, "eval_every": self.eval_every}
         stored = stored_config(folder, self.task, limits, same | recipe.hyperparameters)
         return stored or configure(

@@ -17,7 +17,6 @@ from offrank.engines import Cluster, Engine, Gpu, make_engine, resolve_engine
 from offrank.lab.requests import around_start
 from offrank.lab.studies.plan import Planned
 from offrank.policies import make_policy
-from offrank.runs.config import resolve
 from offrank.runs.drive import drive
 from offrank.runs.opening import open_run
 from offrank.runs.run import Run
@@ -57,7 +56,7 @@ class Progress:
     """The runs of a plan that this process has run, and those it has skipped."""
 
     done: list[Planned] = field(default_factory=list)  # run by this process, to their end
-    elsewhere: list[Planned] = field(default_factory=list)  # being run by another process
+    skipped: list[Planned] = field(default_factory=list)  # being run by another process
 
 
 def missing(plan: Sequence[Planned], pool: Path) -> list[Planned]:
@@ -84,7 +83,7 @@ def carry_out(plan: Sequence[Planned], settings: ExecutionSettings, display: Gro
             finally:
                 engine.close()
             if len(progress.done) == before:  # all that is left is being run by other processes
-                progress.elsewhere += busy
+                progress.skipped += busy
                 break
     return progress
 
@@ -133,7 +132,7 @@ def evaluation_share(run: Planned, eval_episodes: int = 100) -> float:
     """Evaluation steps per training step, if all episodes are equally long."""
     if run.eval_every == 0:
         return 0.0
-    recipe = resolve(run.task, run.variant.algo, run.variant.ranker, dict(run.variant.settings))
+    recipe = run.recipe
     h, ranker = recipe.hyperparameters, recipe.ranker.name
     behaviour = int(h.get("n_behaviour", 0))
     pairs = int(h["n_directions"] if ranker == "on-policy" else h["n_top"])
