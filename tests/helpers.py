@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -217,3 +221,27 @@ def same_rollouts(a: Rollouts, b: Rollouts) -> bool:
         (a.moments.m2, b.moments.m2),
     )
     return all(np.array_equal(x, y) for x, y in parts)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from offrank.runs.lock import lock_folder
+lock = lock_folder(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the folder until it is told to end, or killed."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    try:
+        yield holder
+    finally:
+        holder.kill()
+        holder.communicate()

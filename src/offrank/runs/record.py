@@ -169,6 +169,6 @@ def check_format(path: Path, meta: Mapping[str, Any]) -> None:
     """Raise UsageError if a run's state is of a version that cannot be continued."""
     if meta["offrank"] < FORMAT:
         raise UsageError(
-            f"{path} was written by offrank 0.1: its policy can be evaluated, recorded and reported, but the run cannot "
-            "be continued by this version"
+            f"{path} was written by offrank 0.1: its policy can be evaluated, recorded and reported, but the run "
+            "cannot be continued by this version"
         )

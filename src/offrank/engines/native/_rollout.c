@@ -42,11 +42,19 @@ typedef struct {
 } World;
 
 typedef struct {      /* y = W x + S z + c, or tanh of it; x is the output of the layer before, z the policy's input */
-  const double *weights;         /* (inputs, outputs): transposed, so that no inner loop needs an order of summation */
-  const double *skip;            /* S, (n, outputs), or null */
-  const double *bias;            /* c, (outputs), or null */
-  int64_t inputs, outputs, squashes;
+  int64_t inputs, outputs;
+  int64_t squashes, skips, biased;   /* whether there is a tanh, an S, a c */
 } Layer;
+
+typedef struct {      /* a policy and its normaliser: all that turns an observation into an action */
+  const Layer *layers;
+  int64_t n_layers, widest;      /* widest: outputs of the widest layer */
+  int64_t n;
+  const double *theta;           /* layer by layer W (outputs, inputs), S (outputs, n), c (outputs) */
+  const double *mean, *scale;    /* (n) */
+  double *scratch;               /* n + 2 widest + as many numbers as theta has, and */
+  int64_t *live;                 /* n more, which nobody else uses meanwhile */
+} Actor;
 
 enum { HORIZON = 0, TERMINATED = 1, DIVERGED = 2, BAD_REWARD = 3, BAD_OBSERVATION = 4, STOPPED = 5 };
 
@@ -84,64 +92,68 @@ static int healthy(const World *w) {
   return 1;
 }
 
-/* out += matrix^T x over the columns `at`, or over all of them where that is null */
+/* Makes an actor ready: matrices transposed, so that no inner loop needs a particular order of summation, behind the
+ * buffers in scratch; and the features that are not switched off, into live. Returns how many these are. */
+static int64_t prepare(const Actor *a) {
+  const double *from = a->theta;
+  double *to = a->scratch + a->n + 2 * a->widest;
+  for (int64_t k = 0; k < a->n_layers; k++) {
+    const Layer *layer = &a->layers[k];
+    const int64_t outputs = layer->outputs;
+    for (int64_t part = 0; part < 2; part++) {
+      const int64_t inputs = part == 0 ? layer->inputs : layer->skips ? a->n : 0;
+      for (int64_t i = 0; i < outputs; i++)
+        for (int64_t j = 0; j < inputs; j++) to[j * outputs + i] = *from++;
+      to += inputs * outputs;
+    }
+    if (layer->biased)
+      for (int64_t i = 0; i < outputs; i++) *to++ = *from++;
+  }
+  int64_t n_live = 0;
+  for (int64_t j = 0; j < a->n; j++)
+    if (a->scale[j] != 0.0) a->live[n_live++] = j;
+  return n_live;
+}
+
+/* out += matrix^T x over the rows `at` of matrix, or over the first `count` where that is null */
 static void add_product(const double *matrix, const double *x, const int64_t *at, int64_t count, int64_t outputs,
                         double *out) {
   for (int64_t k = 0; k < count; k++) {
     const int64_t j = at ? at[k] : k;
     const double xj = x[j];
-    const double *column = matrix + j * outputs;
-    for (int64_t i = 0; i < outputs; i++) out[i] += column[i] * xj;
+    const double *row = matrix + j * outputs;
+    for (int64_t i = 0; i < outputs; i++) out[i] += row[i] * xj;
   }
 }
 
-/* The policy's action at z, into ctrl. live: the features that are not switched off; z is 0 in the others.
- * hidden: two buffers, each as long as the widest layer. */
-static void act(const Layer *layers, int64_t n_layers, const double *z, const int64_t *live, int64_t n_live,
-                double *hidden, int64_t widest, double *ctrl) {
-  const double *x = z;
-  for (int64_t k = 0; k < n_layers; k++) {
-    const Layer *layer = &layers[k];
-    double *y = k + 1 == n_layers ? ctrl : hidden + (k % 2) * widest;
-    for (int64_t i = 0; i < layer->outputs; i++) y[i] = layer->bias ? layer->bias[i] : 0.0;
-    add_product(layer->weights, x, k ? NULL : live, k ? layer->inputs : n_live, layer->outputs, y);
-    if (layer->skip) add_product(layer->skip, z, live, n_live, layer->outputs, y);
-    if (layer->squashes)
-      for (int64_t i = 0; i < layer->outputs; i++) y[i] = tanh(y[i]);
-    x = y;
-  }
-}
-
-/* Which of n features are not switched off, into live; returns how many. */
-static int64_t find_live(const double *scale, int64_t n, int64_t *live) {
-  int64_t count = 0;
-  for (int64_t j = 0; j < n; j++)
-    if (scale[j] != 0.0) live[count++] = j;
-  return count;
-}
-
-/* A policy and its normaliser: all that turns an observation into an action. */
-typedef struct {
-  const Layer *layers;
-  int64_t n_layers, widest;      /* widest: outputs of the widest layer */
-  const double *mean, *scale;    /* (n) */
-  double *scratch;               /* n + 2 widest numbers, and */
-  int64_t *live;                 /* n more, which nobody else uses meanwhile */
-} Actor;
-
-static void decide(const Actor *a, int64_t n, int64_t n_live, const double *observation, double *action) {
-  double *z = a->scratch;
+/* The action at an observation. z is 0, and left out, in the features that are switched off. */
+static void act(const Actor *a, int64_t n_live, const double *observation, double *action) {
+  double *z = a->scratch, *hidden = z + a->n;
+  const double *parameters = hidden + 2 * a->widest, *x = z;
   for (int64_t k = 0; k < n_live; k++) {
     const int64_t j = a->live[k];
     z[j] = (observation[j] - a->mean[j]) * a->scale[j];
   }
-  act(a->layers, a->n_layers, z, a->live, n_live, a->scratch + n, a->widest, action);
+  for (int64_t k = 0; k < a->n_layers; k++) {
+    const Layer *layer = &a->layers[k];
+    const int64_t outputs = layer->outputs;
+    const double *weights = parameters, *skip = weights + layer->inputs * outputs;
+    const double *bias = skip + (layer->skips ? a->n * outputs : 0);
+    parameters = bias + (layer->biased ? outputs : 0);
+    double *y = k + 1 == a->n_layers ? action : hidden + (k % 2) * a->widest;
+    for (int64_t i = 0; i < outputs; i++) y[i] = layer->biased ? bias[i] : 0.0;
+    add_product(weights, x, k ? NULL : a->live, k ? layer->inputs : n_live, outputs, y);
+    if (layer->skips) add_product(skip, z, a->live, n_live, outputs, y);
+    if (layer->squashes)
+      for (int64_t i = 0; i < outputs; i++) y[i] = tanh(y[i]);
+    x = y;
+  }
 }
 
 /* The actions (count, p) at observations (count, n), to the bit as in an episode. */
-void offrank_actions(const Actor *a, int64_t n, int64_t p, int64_t count, const double *observations, double *actions) {
-  const int64_t n_live = find_live(a->scale, n, a->live);
-  for (int64_t t = 0; t < count; t++) decide(a, n, n_live, observations + t * n, actions + t * p);
+void offrank_actions(const Actor *a, int64_t p, int64_t count, const double *observations, double *actions) {
+  const int64_t n_live = prepare(a);
+  for (int64_t t = 0; t < count; t++) act(a, n_live, observations + t * a->n, actions + t * p);
 }
 
 /* Runs until the horizon, a fall, or something that cannot be trusted. The simulation has been put into its start state.
@@ -152,7 +164,7 @@ void offrank_actions(const Actor *a, int64_t n, int64_t p, int64_t count, const 
 int64_t offrank_episode(const World *w, const Actor *a, int64_t horizon, double *seen, double *rewards,
                         int64_t *status) {
   const int64_t n = w->n, p = w->p;
-  const int64_t n_live = find_live(a->scale, n, a->live);
+  const int64_t n_live = prepare(a);
   double *ctrl = w->ctrl;
   *status = observe(w, seen) ? HORIZON : BAD_OBSERVATION;
   if (*status != HORIZON) return 0;
@@ -162,7 +174,7 @@ int64_t offrank_episode(const World *w, const Actor *a, int64_t horizon, double 
       *status = STOPPED;
       return t;
     }
-    decide(a, n, n_live, seen + t * n, ctrl);
+    act(a, n_live, seen + t * n, ctrl);
     double cost = 0.0;
     for (int64_t i = 0; i < p; i++) cost += ctrl[i] * ctrl[i];
     for (int64_t k = 0; k < w->frame_skip; k++) w->mj_step(w->model, w->data);

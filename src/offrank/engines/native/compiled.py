@@ -14,7 +14,7 @@ import numpy as np
 from offrank.core.arrays import FloatArray
 from offrank.core.errors import EngineError
 from offrank.core.normalizer import Whitening
-from offrank.core.policy import Layer, LayerShape, Policy
+from offrank.core.policy import Policy
 
 Address, Int, Real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -28,17 +28,14 @@ class Bound(ctypes.Structure):
 
 
 class LayerTable(ctypes.Structure):
-    _fields_ = [
-        *[(name, Address) for name in ("weights", "skip", "bias")],
-        *[(name, Int) for name in ("inputs", "outputs", "squashes")],
-    ]
+    _fields_ = [(name, Int) for name in ("inputs", "outputs", "squashes", "skips", "biased")]
 
 
 class ActorTable(ctypes.Structure):
     _fields_ = [
         ("layers", Address),
-        *[(name, Int) for name in ("n_layers", "widest")],
-        *[(name, Address) for name in ("mean", "scale", "scratch", "live")],
+        *[(name, Int) for name in ("n_layers", "widest", "n")],
+        *[(name, Address) for name in ("theta", "mean", "scale", "scratch", "live")],
     ]
 
 
@@ -74,7 +71,7 @@ def library() -> Any:
         found.offrank_episode.restype = Int
         found.offrank_episode.argtypes = [Address, Address, Int, Address, Address, Address]
         found.offrank_actions.restype = None
-        found.offrank_actions.argtypes = [Address, Int, Int, Int, Address, Address]
+        found.offrank_actions.argtypes = [Address, Int, Int, Address, Address]
     except (OSError, AttributeError):
         return None
     return found
@@ -86,52 +83,52 @@ def is_built() -> bool:
 
 
 class Actor:
-    """A policy with its parameters and normaliser, as the compiled loop reads it.
+    """Policies of one kind, as the compiled loop reads them: one after the other, each with its own parameters.
 
     Nothing in that loop checks a size: all of them are checked here.
     """
 
-    def __init__(self, policy: Policy, theta: FloatArray, whitening: Whitening):
+    def __init__(self, policy: Policy):
         self.policy = policy
-        n, widest = policy.n, max(shape.outputs for shape in policy.table)
-        self._kept: list[Any] = []  # what the structure points to
-        views = policy.layers(_checked(theta, policy.size))
-        layers = [self._layer(layer, shape) for layer, shape in zip(views, policy.table, strict=True)]
-        table = (LayerTable * len(layers))(*layers)
-        live = np.empty(n, dtype=np.int64)
-        self._kept += [table, live]
-        arrays = (_checked(whitening.mean, n), _checked(whitening.scale, n), np.empty(n + 2 * widest))
-        addresses = [*map(self._address, arrays), live.ctypes.data]
-        self.structure = ActorTable(ctypes.addressof(table), len(layers), widest, *addresses)
+        widest = max(shape.outputs for shape in policy.table)
+        rows = [LayerTable(s.inputs, s.outputs, s.tanh, s.skip, s.bias) for s in policy.table]
+        scratch, live = np.empty(policy.n + 2 * widest + policy.size), np.empty(policy.n, dtype=np.int64)
+        layers = (LayerTable * len(rows))(*rows)
+        self._kept = layers, scratch, live  # what the structure points to
+        self.structure = ActorTable(
+            layers=ctypes.addressof(layers),
+            n_layers=len(rows),
+            widest=widest,
+            n=policy.n,
+            scratch=scratch.ctypes.data,
+            live=live.ctypes.data,
+        )
+        self._set: tuple[FloatArray, ...] = ()
+
+    def set(self, theta: FloatArray, whitening: Whitening) -> Actor:
+        """Act by these parameters from now on."""
+        n = self.policy.n
+        arrays = _checked(theta, self.policy.size), _checked(whitening.mean, n), _checked(whitening.scale, n)
+        table = self.structure
+        table.theta, table.mean, table.scale = (array.ctypes.data for array in arrays)
+        self._set = arrays
+        return self
 
     def __call__(self, observations: FloatArray) -> FloatArray:
         """Actions (T, p) at observations (T, n), to the bit as in an episode."""
         seen = np.ascontiguousarray(observations, dtype=np.float64)
         n, p = self.policy.n, self.policy.p
-        if seen.ndim != 2 or seen.shape[1] != n:
-            raise ValueError(f"observations of shape {seen.shape} where (T, {n}) is needed")
+        if seen.ndim != 2 or seen.shape[1] != n or not self._set:
+            raise ValueError(f"observations of shape {seen.shape} where (T, {n}) is needed, of a policy that was set")
         out = np.empty((len(seen), p))
-        arguments = (ctypes.byref(self.structure), n, p, len(seen), seen.ctypes.data, out.ctypes.data)
-        library().offrank_actions(*arguments)
+        library().offrank_actions(ctypes.byref(self.structure), p, len(seen), seen.ctypes.data, out.ctypes.data)
         return out
-
-    def _layer(self, layer: Layer, shape: LayerShape) -> LayerTable:
-        at = [self._address(array) for array in (layer.weights, layer.skip, layer.bias)]
-        return LayerTable(*at, shape.inputs, shape.outputs, shape.tanh)
-
-    def _address(self, array: FloatArray | None) -> int | None:
-        """Of a copy, a matrix transposed to (inputs, outputs)."""
-        if array is None:
-            return None
-        self._kept.append(np.ascontiguousarray(array.T))
-        address: int = self._kept[-1].ctypes.data
-        return address
 
 
 def _checked(values: FloatArray, size: int) -> FloatArray:
     if values.shape != (size,):
         raise ValueError(f"an array of shape {values.shape} where ({size},) is needed")
-    return values.astype(np.float64, copy=False)
+    return np.ascontiguousarray(values, dtype=np.float64)
 
 
 @lru_cache(maxsize=1)

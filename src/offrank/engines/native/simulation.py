@@ -29,6 +29,7 @@ class Simulation:
         self._world = self._describe()
         self._seen: NDArray[np.float64] = np.empty((0, task.obs_dim))
         self._rewards: NDArray[np.float64] = np.empty(0)
+        self._actor: Actor | None = None  # of the last episode
 
     def run(self, request: Request, index: int, over: ctypes.c_int64 | None = None) -> Episode:
         """One episode of a request, from its seed's start state; cut short when `over` becomes other than 0."""
@@ -36,8 +37,10 @@ class Simulation:
         if len(self._rewards) < horizon:
             self._seen, self._rewards = np.empty((horizon + 1, task.obs_dim)), np.empty(horizon)
         self._world.over = ctypes.addressof(_NEVER if over is None else over)
-        actor = Actor(request.policy, request.theta(index), request.whitening)
-        length, status = self.play(actor, seed, horizon)
+        if self._actor is None or self._actor.policy != request.policy:
+            self._actor = Actor(request.policy)
+        self._actor.set(request.theta(index), request.whitening)
+        length, status = self.play(self._actor, seed, horizon)
         if status > 1:
             raise EpisodeError(STATUS[status], seed, length)
         trajectory = Trajectory(self._seen[:length], self._rewards[:length], status == 1, self._seen[length])

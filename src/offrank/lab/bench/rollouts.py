@@ -62,9 +62,9 @@ def some_policies(
 def record(task: Task, request: Request, engine: MujocoEngine) -> Recording:
     """Run a request and compute the controls, bit for bit as the compiled loop applied them."""
     found = engine.run(replace(request, keep=True))
-    controls = []
+    controls, actor = [], Actor(request.policy)
     for i, trajectory in enumerate(found.trajectories):
-        controls.append(Actor(request.policy, request.theta(i), request.whitening)(trajectory.observations))
+        controls.append(actor.set(request.theta(i), request.whitening)(trajectory.observations))
     last = [t.last_observation for t in found.trajectories]
     return Recording(task, request, found.lengths, tuple(controls), tuple(x for x in last if x is not None))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from helpers import another_process
 from offrank.algorithms.rankers import RANKERS
 from offrank.cli import main
 from offrank.core.errors import FileFormatError, UsageError
@@ -25,7 +26,6 @@ from offrank.lab.studies.tables import interactions_markdown, seconds_table, sen
 from offrank.runs.config import GONE, resolve
 from offrank.runs.lock import lock_folder
 from offrank.tasks import TASKS
-from test_lock import another_process
 
 THRESHOLD = -1e5  # of LQR, which has none: every controller that is not far off reaches it
 
@@ -163,10 +163,11 @@ def test_a_run_that_reached_the_threshold_is_done_whatever_the_budget(tmp_path: 
 
 def test_two_processes_share_a_study_without_doing_a_run_twice(tmp_path: Path) -> None:
     code = (
-        "import json, sys; sys.path.insert(0, sys.argv[2]); from pathlib import Path;"
+        "import json, sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path;"
         "from test_studies import small_plan, work; print(json.dumps(work(Path(sys.argv[1]), small_plan(range(4)))))"
     )
-    words = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]
+    here = Path(__file__).parent
+    words = [sys.executable, "-c", code, str(tmp_path), str(here), str(here.parent)]
     both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     done = [json.loads(process.communicate()[0]) for process in both]
     assert sorted(done[0] + done[1]) == sorted(run.name for run in small_plan(range(4)))
@@ -327,7 +328,7 @@ def test_a_run_too_short_to_be_evaluated_is_named(tmp_path: Path, capsys: pytest
 
 
 def test_the_committed_rows_can_be_read() -> None:
-    results = Path(__file__).parent.parent / "results"
+    results = Path(__file__).parents[2] / "results"
     rows = read_rows([results / "table1.json"])
     assert len(summarise(rows)) == 26 and len(rows) == 26 * 8  # eight seeds of everything
     assert len(read_rows([results / "lqr.json"])) == 500
@@ -346,7 +347,7 @@ def test_an_unfinished_run_is_censored_at_its_last_evaluation(tmp_path: Path) ->
 
 
 def test_a_smaller_budget_cuts_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = Path(__file__).parent.parent / "results"
+    results = Path(__file__).parents[2] / "results"
     whole = read_rows([results / "table1.json"])
     shown = ["reproduce", "table1", "--from", str(results / "table1.json"), "--tasks", "Swimmer-v3", "--algos", "tres"]
     assert main([*shown, "--budget", "150k", "--out", str(tmp_path)]) == 0
@@ -365,7 +366,7 @@ def test_a_smaller_budget_cuts_the_rows(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_committed_rows_differ_from_the_presets_only_where_a_study_varies_them() -> None:
-    results = Path(__file__).parent.parent / "results"
+    results = Path(__file__).parents[2] / "results"
     labels = {g.variant.label for g in groups(read_rows([results / "table1.json"]))}
     assert labels == {"ars", "ars-random", "op-ars", "tres", "tres-random", "op-tres"}
     grid = {g.variant.label for g in groups(read_rows([results / "sensitivity.json"]))}
@@ -373,7 +374,7 @@ def test_committed_rows_differ_from_the_presets_only_where_a_study_varies_them()
 
 
 def test_many_seeds_are_drawn_of_any_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = Path(__file__).parent.parent / "results" / "table1.json"
+    table = Path(__file__).parents[2] / "results" / "table1.json"
     chosen = ["--tasks", "Swimmer-v3", "--algos", "tres", "--budget", "400k"]
     assert main(["reproduce", "seeds", "--from", str(table), *chosen, "--out", str(tmp_path)]) == 0
     assert (tmp_path / "seeds.png").is_file()

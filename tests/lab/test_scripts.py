@@ -12,7 +12,7 @@ import pytest
 from offrank.core.files import read_json
 from offrank.lab import bench, experiments
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def scripts() -> dict[str, Any]:

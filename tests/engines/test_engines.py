@@ -22,6 +22,7 @@ from offrank.engines import make_engine, resolve_engine
 from offrank.engines.base import Engine
 from offrank.engines.gymnasium.engine import GymnasiumEngine
 from offrank.engines.gymnasium.stage import Stage
+from offrank.engines.native.compiled import Actor
 from offrank.engines.native.engine import MujocoEngine
 from offrank.engines.native.simulation import Simulation
 from offrank.policies import make_policy
@@ -137,6 +138,21 @@ def test_candidates_given_one_by_one_run_as_those_rebuilt_from_directions(engine
     assert same_rollouts(on.run(given), on.run(request))
     assert same_rollouts(on.run(given.take([4, 1])), on.run(request.take([4, 1])))
     on.close()
+
+
+@pytest.mark.parametrize("name", ["linear", "affine", "skip:32", "skip:1", "mlp:7", "mlp:32,32", "mlp:3,40,2,5"])
+def test_compiled_actions_are_those_of_python(name: str) -> None:
+    n, p, draws = 19, 4, np.random.default_rng(0)
+    kind = make_policy(name, n, p)
+    actor, seen = Actor(kind), 3 * draws.normal(size=(50, n))
+    with pytest.raises(ValueError, match="that was set"):
+        actor(seen)
+    for _ in range(2):  # one after the other
+        theta = draws.normal(size=kind.size)
+        whitening = Whitening(draws.normal(size=n), draws.uniform(-1, 2, size=n).clip(0))  # some are switched off
+        found = actor.set(theta, whitening)(seen)
+        np.testing.assert_allclose(found, kind.act(theta, whitening(seen)), rtol=1e-11, atol=1e-11)
+        assert np.array_equal(found[7:9], actor(seen[7:9]))
 
 
 def test_the_compiled_loop_is_handed_no_array_of_another_size() -> None:

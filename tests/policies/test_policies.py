@@ -224,7 +224,7 @@ def test_files_of_version_0_1_are_read_and_evaluated() -> None:
     from offrank.runs.saved import Saved
 
     found = {}
-    for path in sorted((Path(__file__).parent / "policies").glob("Swimmer-v3-*.offrank")):
+    for path in sorted(Path(__file__).parent.glob("Swimmer-v3-*.offrank")):
         saved = Saved.read(path)
         assert saved.meta["offrank"] == 1 and saved.policy.kind.name == saved.config.policy == "linear"
         engine = saved.engine(threads=1)

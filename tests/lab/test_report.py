@@ -33,7 +33,7 @@ from offrank.lab.studies.tables import seconds_table, sensitivity_tables, summar
 from test_cli import can_render
 from test_studies import row, small_plan, work
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "results" / "rank_quality" / "Swimmer-v3" / "rank-quality.json"
 VOID = {"meta", "input", "br", "img", "link"}
 

@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from helpers import another_process
 from offrank.cli import main
 from offrank.core.errors import BusyError
 from offrank.runs.lock import lock_folder
 from offrank.runs.opening import holds_run
-
-HOLD = """
-import sys
-from pathlib import Path
-from offrank.runs.lock import lock_folder
-lock = lock_folder(Path(sys.argv[1]))
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the folder until it is told to end, or killed."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    try:
-        yield holder
-    finally:
-        holder.kill()
-        holder.communicate()
 
 
 def test_a_folder_held_by_another_process_is_refused_until_that_process_dies(tmp_path: Path) -> None:

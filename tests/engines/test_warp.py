@@ -40,7 +40,7 @@ from offrank.engines.warp.policies import Policies, as_ints
 from offrank.engines.warp.rows import sort_rows
 from offrank.engines.warp.substep import Substep
 
-POLICIES = Path(__file__).parent / "policies"
+POLICIES = Path(__file__).parents[1] / "policies"
 SMALL = (
     "Hopper-v3",
     "Ant-v3",
