@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 import zipfile
@@ -16,9 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import offrank as offrank_package
 from offrank.cli import VERBS, build_parser, main
 from offrank.core.errors import FileFormatError
 from offrank.core.files import load_arrays
+from offrank.core.noise import Role, episode_seeds
 from offrank.core.normalizer import Whitening
 from offrank.policies import make_policy
 from offrank.policies.trained import TrainedPolicy
@@ -828,3 +832,108 @@ def test_what_could_never_end_is_refused(words: list[str], line: str, capsys: py
     except SystemExit as ended:
         status = int(ended.code or 0)
     assert status == 2 and line in capsys.readouterr().err
+
+
+def test_a_worker_that_dies_again_and_again_stops_its_own_run_only_and_every_failure_has_a_line(offrank) -> None:
+    bad = int(episode_seeds(1, 1, Role.PLUS, np.array([0]))[0])  # of seed 1, in its second iteration
+    words = ["train", "toy_envs:CrashAt-v0", "--env-arg", f"seed={bad}", *SHORT, "--algo", "ars", "--iterations", "3"]
+    outcome = offrank(*words, "--workers", "2", "--seeds", "0-2", "--out", "fleet")
+    assert outcome.status == 1
+    why = f"a worker process died 3 times in it (exit status 3) (episode seed {bad})"
+    assert outcome.err.splitlines()[-1] == f"offrank: toy_envs_CrashAt-v0-ars-1: {why}"
+    ended = [Path(f"fleet/toy_envs_CrashAt-v0-ars-{seed}/result.json").is_file() for seed in range(3)]
+    assert ended == [True, False, True]
+    assert "ars seed 0" in outcome.out and "ars seed 2" in outcome.out and "ars seed 1" not in outcome.out
+
+
+@pytest.mark.parametrize("damage", ["config.json", "checkpoint.npz"])
+def test_one_damaged_folder_does_not_stop_a_fleet_that_is_resumed(offrank, damage: str) -> None:
+    words = [*POINT, "--seeds", "0-2", "--out", "fleet", "--quiet"]
+    offrank(*words)
+    broken = Path("fleet/toy_envs_Point-v0-op-ars-1") / damage
+    broken.write_bytes(b"{")
+    outcome = offrank(*words, "--iterations", "5", "--resume")
+    assert outcome.status == 1 and outcome.err.count("\n") == 1
+    assert outcome.err.startswith("offrank: toy_envs_Point-v0-op-ars-1: ") and "damaged" in outcome.err
+    done = [read(Path(f"fleet/toy_envs_Point-v0-op-ars-{seed}/result.json"))["iterations"] for seed in range(3)]
+    assert done == [5, 3, 5] and broken.read_bytes() == b"{"
+
+
+@posix
+def test_at_an_interrupt_on_a_full_disk_the_command_says_what_was_not_saved(offrank, monkeypatch) -> None:
+    full, fsync = threading.Event(), os.fsync
+
+    def failing(descriptor: int) -> None:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    def interrupt() -> None:
+        path = Path("run/metrics.jsonl").absolute()
+        while not path.exists() or path.read_bytes().count(b"\n") < 4:
+            time.sleep(0.01)
+        full.set()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    slow = ["train", "toy_envs:Slow-v0", "--env-arg", "delay=0.001", *SHORT, "--quiet", "--eval-every", "0"]
+    threading.Thread(target=interrupt).start()
+    outcome = offrank(*slow, "--workers", "0", "--iterations", "1M", "--out", "run")
+    assert outcome.status == 130
+    first, second = outcome.err.splitlines()
+    assert first.startswith("offrank: not saved") and "No space left on device" in first
+    assert second == "offrank: interrupted by SIGINT; 1 not saved, add --resume to go on"
+    full.clear()
+    slow += ["--workers", "0", "--iterations", "4"]
+    assert offrank(*slow, "--out", "run", "--resume").status == 0  # the folder is free
+    offrank(*slow, "--out", "whole")
+    assert same_run(Path("run"), Path("whole"))
+
+
+def test_tensorboard_is_closed_and_hides_what_a_resumed_run_replays(offrank, monkeypatch) -> None:
+    library = pytest.importorskip("tensorboardX")
+    writers: list[tuple[int | None, list[int], list[str]]] = []
+
+    class Recorded(library.SummaryWriter):
+        def __init__(self, *args: object, purge_step: int | None = None, **options: object):
+            super().__init__(*args, purge_step=purge_step, **options)
+            self.steps: list[int] = []
+            self.ends: list[str] = []
+            writers.append((purge_step, self.steps, self.ends))
+
+        def add_scalar(self, name: str, value: float, steps: int) -> None:
+            self.steps.append(steps)
+            super().add_scalar(name, value, steps)
+
+        def close(self) -> None:
+            self.ends.append("closed")
+            super().close()
+
+    monkeypatch.setattr(library, "SummaryWriter", Recorded)
+    offrank(*POINT, "--out", "run", "--tensorboard")
+    state = int(load_arrays(Path("run/checkpoint.npz"), "run")[1]["state.counters"][2])
+    offrank(*POINT, "--iterations", "5", "--out", "run", "--tensorboard", "--resume")
+    (first, before, ended), (purge, after, also_ended) = writers
+    assert first is None and purge == state + 1
+    assert ended and also_ended and max(before) <= state < min(after)
+
+
+def test_from_a_source_tree_without_installed_metadata_everything_says_its_version(tmp_path) -> None:
+    """As on a cluster's nodes, where the sources are on the path and nothing was installed."""
+    shutil.copytree(Path(offrank_package.__file__).parent, tmp_path / "src" / "offrank")
+    code = (
+        "import importlib.metadata as m, sys; found = m.version\n"
+        "def version(name):\n"
+        "    if name == 'offrank': raise m.PackageNotFoundError(name)\n"
+        "    return found(name)\n"
+        "m.version = version\n"
+        "from offrank.cli import main; from offrank.core.version import versions\n"
+        "assert versions()['offrank'] == __import__('offrank').__version__\n"
+        "sys.exit(main(['train', 'LQR', '--iterations', '1', '--out', sys.argv[1], '--quiet']) or main(['--version']))"
+    )
+    env = environment(PYTHONPATH=os.pathsep.join([str(tmp_path / "src"), str(TESTS)]))
+    words = [sys.executable, "-c", code, str(tmp_path / "run")]
+    process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    outcome = finished(process)
+    assert outcome.status == 0 and outcome.err == "", outcome.err
+    assert outcome.out.splitlines()[-1] == f"offrank {offrank_package.__version__}"

@@ -138,6 +138,19 @@ class Crash(Point):
         os._exit(3)
 
 
+class CrashAt(Point):
+    """Kills its own process at the start of the episode with this seed, every time."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        self.seed = seed
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        if seed == self.seed:
+            os._exit(3)
+        return super().reset(seed=seed, options=options)
+
+
 class Slow(Point):
     """Sleeps `delay` seconds a step."""
 
@@ -180,6 +193,7 @@ ENVIRONMENTS = {
     "Nan-v0": Nan,
     "Raise-v0": Raise,
     "Crash-v0": Crash,
+    "CrashAt-v0": CrashAt,
     "Slow-v0": Slow,
     "Hang-v0": Hang,
     "Uneven-v0": Uneven,

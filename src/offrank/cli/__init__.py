@@ -73,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for failure in error.failures:
             _complain(failure, 1)
         for failure in error.unsaved:
-            print(f"offrank: not saved, its last checkpoint is intact: {failure}", file=sys.stderr)
-        saved = "saved, add" if not error.unsaved else "the other runs were saved; add"
-        print(f"offrank: {error}; {saved} --resume to go on", file=sys.stderr)
+            print(f"offrank: not saved, an earlier checkpoint is intact: {failure}", file=sys.stderr)
+        saved = f"{len(error.unsaved)} not saved" if error.unsaved else "saved"
+        print(f"offrank: {error}; {saved}, add --resume to go on", file=sys.stderr)
         return 128 + error.signum
     except FleetError as error:
         for failed in error.exceptions:
