@@ -14,7 +14,7 @@ wrong, and in the first iterations, where nothing is known yet, directions are t
 Q is the mean of small networks over (z, a). Their targets are the rewards of a few real steps, and beyond them each
 network's own slow copy at the current policy's action. Few steps, because what was done after the first was some old
 policy's choice; a long memory, because an action's effect is told from the state's only where many different policies
-have acted (docs/rankers.md has the comparison).
+have acted (docs/notebook has the comparisons).
 """
 
 from __future__ import annotations
