@@ -513,3 +513,27 @@ def test_predict_gives_an_action_of_the_environments_own_space() -> None:
     observation, _ = env.reset(seed=0)
     assert env.action_space.contains(agent.predict(observation)[0])
     assert agent.predict([observation, observation])[0].shape == (2, 2, 3)
+
+
+@pytest.mark.parametrize("algorithm", [offrank.ARS, offrank.OPARS, offrank.QTRES])
+@pytest.mark.parametrize("policy", ["affine", "skip:3", "mlp:4,3"])
+def test_any_policy_is_trained_saved_loaded_and_continued(tmp_path, policy: str, algorithm: type) -> None:
+    small = {"n_directions": 4, "n_top": 2, "workers": 0, "policy": policy}
+    parts = algorithm(POINT, **small).learn(iterations=3, out=tmp_path / "run", **BRIEF)
+    assert parts.result["policy"] == policy and parts.result["parameters"] == parts.policy.kind.size
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["policy"] == policy
+    parts.save(tmp_path / "a.offrank")
+    loaded = offrank.load(tmp_path / "a.offrank", workers=0).learn(iterations=6, **BRIEF)
+    whole = algorithm(POINT, **small).learn(iterations=6, **BRIEF)
+    assert loaded.policy.sha256 == whole.policy.sha256 != parts.policy.sha256
+    observation = np.array([0.3, -1.0])
+    action, _ = whole.predict(observation)
+    assert np.array_equal(action, np.clip(whole.policy.raw(observation), -2, 2).astype(action.dtype))
+    best = offrank.load(tmp_path / "run" / "best.offrank", workers=0)
+    assert best.evaluate(3)["mean"] == pytest.approx(best.evaluate(3)["mean"]) and best.policy.kind.name == policy
+
+
+def test_another_policy_is_another_run(tmp_path) -> None:
+    agent().learn(iterations=1, out=tmp_path / "run", **BRIEF)
+    with pytest.raises(UsageError, match="its policy is 'linear', not 'skip:3'"):
+        agent(policy="skip:3").learn(iterations=2, out=tmp_path / "run", resume=True, **BRIEF)

@@ -507,3 +507,25 @@ def test_the_robot_example_survives_being_killed(tmp_path) -> None:
     assert f"{iterations} iterations" in after
     policies = [offrank.load(tmp_path / name / "final.offrank").policy.sha256 for name in ("run", "whole")]
     assert policies[0] == policies[1]
+
+
+def test_any_policy_is_asked_for_and_learned_from(tmp_path: Path) -> None:
+    learner = offrank.OPARS("toy_envs:Point-v0", workers=0, horizon=HORIZON, policy="skip:3", **SMALL)
+    learner.learn(iterations=3, eval_every=0)
+    run = ask_tell(tmp_path / "journal", policy="skip:3")
+    assert run.ask()[0].policy.kind.name == "skip:3"
+    for episode in run.ask()[:1]:
+        run.tell(episode, **perform(episode))
+    run.close()
+    assert finish(ask_tell(tmp_path / "journal", policy="skip:3")).policy.sha256 == learner.policy.sha256
+    with pytest.raises(UsageError, match="policy"):
+        ask_tell(tmp_path / "journal")
+
+
+def test_a_critic_learns_between_what_is_asked() -> None:
+    """Its lessons are carried out in place, and nobody is asked for anything meanwhile."""
+    small = {"n_directions": 6, "n_top": 2, "warmup": 1, "probe_share": 0.0}
+    learner = offrank.QARS("toy_envs:Point-v0", workers=0, horizon=HORIZON, policy="skip:3", **small)
+    learner.learn(iterations=4, eval_every=0)
+    run = AskTell(offrank.QARS, 2, 2, low=-2.0, high=2.0, horizon=HORIZON, iterations=4, policy="skip:3", **small)
+    assert finish(run).policy.sha256 == learner.policy.sha256

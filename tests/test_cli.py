@@ -758,6 +758,17 @@ def test_the_list_of_verbs_says_what_each_verb_says_of_itself(capsys) -> None:
         assert re.search(rf"{verb}\s+{re.escape(help)}", listed), listed
 
 
+def test_a_policy_is_named_trained_evaluated_recorded_and_plotted(offrank) -> None:
+    outcome = offrank(*POINT, "--policy", "SKIP: 4", "--out", "run", "--json", "--quiet")
+    assert outcome.json["policy"] == "skip:4" and outcome.json["parameters"] == 2 * 2 + 2 * 4 + 4 * 2 + 4
+    assert offrank("evaluate", "run", "--workers", "0", "--episodes", "2", "--json").json["mean"]
+    assert offrank("plot", "run", "--out", "curve.png").status == 0
+    offrank(*POINT, "--out", "run", "--resume", "--policy", "linear").complains("policy = skip:4, not linear")
+    assert offrank(*POINT, "--iterations", "5", "--policy", "skip:4", "--out", "run", "--resume").status == 0
+    offrank(*POINT, "--iterations", "5", "--policy", "skip:4", "--out", "whole")
+    assert same_run(Path("run"), Path("whole"))
+
+
 def test_help_and_version(offrank) -> None:
     assert offrank("--help").status == 0
     outcome = offrank("--version")

@@ -94,3 +94,19 @@ def test_a_fleet_says_what_is_wrong_with_its_runs(given: dict[str, Any], line: s
 def test_a_fleet_says_what_is_wrong_with_its_limits(given: dict[str, Any], line: str) -> None:
     with pytest.raises(UsageError, match=re.escape(line)):
         offrank.Fleet("LQR", "ars", [0]).learn(**given)
+
+
+def test_policies_are_compared_in_a_grid(tmp_path: Path) -> None:
+    many = fleet("op-ars", seeds=[0], grid={"policy": ["linear", "skip:3"]})
+    results = many.learn(**SHORT, out=tmp_path)
+    assert [r["policy"] for r in results] == ["linear", "skip:3"]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "Swimmer-v3-op-ars-policylinear-0",
+        "Swimmer-v3-op-ars-policyskip_3-0",
+    }
+    alone = offrank.OPARS("Swimmer-v3", policy="skip:3", horizon=20).learn(**SHORT)
+    assert alone.policy.sha256 == results[1]["policy_sha256"]
+    with pytest.raises(UsageError, match="policy is given both"):
+        fleet("op-ars", policy="affine", grid={"policy": ["linear"]})
+    with pytest.raises(UsageError, match="unknown policy"):
+        fleet("op-ars", policy="lienar")

@@ -30,7 +30,8 @@ class Fleet:
         seeds: of the runs.
         ranker: instead of the one the algorithms imply.
         policy: the kind of policy, such as linear or skip:32; by default the algorithms' own.
-        grid: values to try of hyperparameters, by name; every combination is a run of each algorithm and seed.
+        grid: values to try of hyperparameters and of `policy`, by name; every combination is a run of each algorithm
+            and seed.
         engine, threads, workers, env_args, clip_actions, gpu, cluster: see `offrank.engines.make_engine`.
         horizon: steps per episode; by default the environment's own.
         hyperparameters: by name, the same for every run; the task's presets fill in the rest.
@@ -63,13 +64,19 @@ class Fleet:
         for name, values in grid.items():
             if isinstance(values, str) or not isinstance(values, Iterable):
                 raise UsageError(f"grid: {name} = {values!r} must be a list of values to try, such as [{values!r}]")
+        if policy is not None:
+            hyperparameters["policy"] = policy
         if twice := [name for name in grid if name in hyperparameters]:
             raise UsageError(f"{twice[0]} is given both in the grid and for every run")
         variants = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         if not (algos and seeds and variants):
             raise UsageError("a fleet needs at least one algorithm, one seed and one value of each setting in its grid")
         stored_args = as_stored(env_args or {})
-        recipes = [(v, resolve(task, algo, ranker, hyperparameters | v, policy)) for algo in algos for v in variants]
+        recipes = []
+        for algo, variant in product(algos, variants):
+            given = hyperparameters | variant
+            kind = given.pop("policy", None)
+            recipes.append((variant, resolve(task, algo, ranker, given, kind)))
         self.engine = make_engine(
             task,
             engine,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 import offrank  # noqa: E402
 from helpers import pair_request, same_rollouts  # noqa: E402
 from offrank.cli import main  # noqa: E402
-from offrank.core.candidates import Around  # noqa: E402
+from offrank.core.candidates import Around, These  # noqa: E402
 from offrank.core.errors import EngineError, EpisodeError, UsageError  # noqa: E402
 from offrank.core.rollouts import Request, Rollouts  # noqa: E402
 from offrank.engines import Cluster, make_engine, resolve_engine  # noqa: E402
@@ -93,6 +94,16 @@ def test_native_episodes_have_the_bits_of_the_local_engine(nodes: Nodes) -> None
         for mine, other in zip(found.trajectories, expected.trajectories, strict=True):
             assert np.array_equal(mine.observations, other.observations) and np.array_equal(mine.rewards, other.rewards)
             assert mine.terminated == other.terminated
+
+
+def test_any_policy_runs_on_a_cluster_to_the_same_bits(nodes: Nodes) -> None:
+    for task in ("Hopper-v3", POINT):
+        engine = on_cluster(task, 2)
+        request = pair_request(engine.space, 4, horizon=50, scale=0.3, policy="skip:3")
+        given = replace(request, candidates=These(np.stack([request.theta(i) for i in range(len(request))])))
+        found = [engine.run(request), engine.run(given)]
+        engine.close()
+        assert all(same_rollouts(one, here(task, request)) for one in found)
 
 
 def test_a_fleet_on_a_cluster_is_a_fleet_here_and_goes_on_here(nodes: Nodes, tmp_path: Path) -> None:

@@ -209,9 +209,12 @@ class RunConfig:
 
     @property
     def recipe(self) -> Recipe:
-        return replace(
-            resolve(self.task, self.algo, self.ranker, self.hyperparameters, self.policy), sources=self.sources
-        )
+        try:
+            made = resolve(self.task, self.algo, self.ranker, self.hyperparameters, self.policy)
+        except UsageError as error:
+            what = f"a run of {self.algo} with the {self.ranker} ranker, made by another version of offrank"
+            raise UsageError(f"{what}, cannot be continued: {error}") from error
+        return replace(made, sources=self.sources)
 
     @property
     def identity(self) -> dict[str, Any]:

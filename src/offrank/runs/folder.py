@@ -14,5 +14,5 @@ LOCK = ".lock"
 
 def folder_name(task: str, algo: str, seed: int | None = None) -> str:
     """`<task>-<algo>-<seed>`, safe as the name of a folder."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in task)
-    return f"{safe}-{algo}" if seed is None else f"{safe}-{algo}-{seed}"
+    name = f"{task}-{algo}" if seed is None else f"{task}-{algo}-{seed}"
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
