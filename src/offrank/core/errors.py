@@ -61,9 +61,6 @@ class FleetError(OffrankError, ExceptionGroup[RunFailed]):
 
     def __init__(self, failures: Sequence[RunFailed]): ...
 
-    def derive(self, excs: Sequence[RunFailed]) -> FleetError:  # type: ignore[override]
-        return FleetError(excs)
-
 
 class Interrupted(OffrankError):
     """A signal asked to stop.
