@@ -1,7 +1,7 @@
 """offrank: evolution strategies that rank their candidates off-policy."""
 
 import offrank.display.headless  # noqa: F401 (before MuJoCo)
-from offrank.agents import ARS, ES, OPARS, OPES, OPTRES, QARS, QTRES, TRES, load
+from offrank.agents import ARS, CEM, CEMRL, ES, OPARS, OPES, OPTRES, QARS, QTRES, TRES, load
 from offrank.asktell import AskTell, EpisodeToRun
 from offrank.core.errors import (
     EngineError,
@@ -21,6 +21,8 @@ _register()
 
 __all__ = [
     "ARS",
+    "CEM",
+    "CEMRL",
     "ES",
     "OPARS",
     "OPES",

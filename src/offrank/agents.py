@@ -264,7 +264,21 @@ class QTRES(Agent):
     algo = "q-tres"
 
 
-AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES)}
+class CEM(Agent):
+    """The cross-entropy method: a Gaussian over the parameters moves to the better half of its samples."""
+
+    algo = "cem"
+
+
+class CEMRL(Agent):
+    """CEM-RL: CEM, half of whose samples first follow the gradient of TD3's critics."""
+
+    algo = "cem-rl"
+
+
+AGENTS: dict[str, type[Agent]] = {
+    agent.algo: agent for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, CEM, CEMRL)
+}
 
 
 def load(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offrank.algorithms.base import Algorithm
+from offrank.algorithms.cem_rl import CEM, CEMRL, CEMRLSettings, CEMSettings
 from offrank.algorithms.search import Search
 from offrank.algorithms.strategies import ARS, ES, TRES
 
@@ -30,6 +31,8 @@ ALGORITHMS: dict[str, Entry] = {
     "q-tres": Entry(Search, TRES, "critic"),
     "es": Entry(Search, ES, "on-policy"),
     "op-es": Entry(Search, ES, "kernel"),
+    "cem": Entry(CEM, CEMSettings, "on-policy", "skip:32"),
+    "cem-rl": Entry(CEMRL, CEMRLSettings, "on-policy", "skip:32"),
 }
 
 __all__ = ["ALGORITHMS", "Algorithm", "Entry", "Search"]

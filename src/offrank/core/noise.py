@@ -41,6 +41,7 @@ class Role(IntEnum):
     PLUS = 1
     MINUS = 2
     EVALUATION = 3
+    MEMBER = 4  # of a population
 
 
 def philox(seed: int, purpose: Purpose, a: int = 0, b: int = 0) -> Philox:

@@ -69,12 +69,16 @@ def plot_runs(folders: Sequence[Path], out: Path) -> None:
 
     curves = [Curve.read(folder) for folder in folders]
     tasks = list(dict.fromkeys(c.config.task for c in curves))
-    columns = min(len(tasks), 3)
-    rows = -(-len(tasks) // columns)
+    valued = [r for r in curves[0].records if "q_start" in r] if len(curves) == 1 else []
+    panels = len(tasks) + bool(valued)
+    columns = min(panels, 3)
+    rows = -(-panels // columns)
     figure = Figure(figsize=(6.4 * columns, 4.2 * rows), layout="constrained")
     for number, task in enumerate(tasks):
         axes = figure.add_subplot(rows, columns, number + 1)
         _panel(axes, task, [c for c in curves if c.config.task == task])
+    if valued:
+        _value_panel(figure.add_subplot(rows, columns, panels), valued)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=150)
@@ -99,6 +103,9 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
         if len(curves) == 1 and iterations:
             x = [r["steps"] for r in iterations]
             axes.plot(x, [r["return_mean"] for r in iterations], color="0.75", lw=0.8, label="training episodes")
+            if "return_best" in iterations[0]:
+                best = [r["return_best"] for r in iterations]
+                axes.plot(x, best, color=COLOURS[4], lw=0.8, label="best member")
             _trust(axes, iterations)
         steps = [r["steps"] for r in evaluations]
         mean = [r["return_mean"] for r in evaluations]
@@ -140,6 +147,23 @@ def _trust(axes: Any, iterations: Sequence[Metrics]) -> None:
     beside.plot(steps, trust, color=COLOURS[5], lw=1.0)
     beside.set_ylim(-1, 1)
     beside.set_ylabel("trust in the ranker (shaded: it ranked)", color=COLOURS[5])
+
+
+def _value_panel(axes: Any, records: Sequence[Metrics]) -> None:
+    """A critic's value of the members at their start states beside their discounted returns, and the share of the
+    elites that had followed its gradient."""
+    steps = [r["steps"] for r in records]
+    axes.plot(steps, [r["q_start"] for r in records], color=COLOURS[0], lw=1.5, label="critic's value at the start")
+    axes.plot(steps, [r["return_discounted"] for r in records], color=COLOURS[1], lw=1.5, ls="--", label="true value")
+    axes.set_xlabel("environment steps of training")
+    axes.set_ylabel("discounted return")
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+    axes.grid(alpha=0.25)
+    axes.legend(loc="upper left", fontsize=8, framealpha=0.6)
+    beside = axes.twinx()
+    beside.plot(steps, [r["gradient_elites"] for r in records], color=COLOURS[5], lw=1.0)
+    beside.set_ylim(-0.02, 1.5)
+    beside.set_ylabel("share of elites with gradient steps", color=COLOURS[5])
 
 
 def _once(axes: Any, label: str) -> str:

@@ -108,7 +108,7 @@ def resolve(
         raise UsageError(f"unknown ranker {ranker!r}: one of {', '.join(RANKERS)}{did_you_mean(ranker, RANKERS)}")
     overrides = dict(overrides or {})
     own, kind = entry.settings.name, RANKERS[ranker]
-    pair, suggests = f"{own}.{ranker}", kind.suggests
+    pair, suggests = f"{own}.{ranker}", {**kind.suggests, **getattr(entry.settings, "suggests", {})}
     parts: list[tuple[type[Any], str]] = [
         (entry.settings, own),
         (kind, f"{own}.{kind.preset or ranker}"),
