@@ -163,6 +163,7 @@ def _value_panel(axes: Any, records: Sequence[Metrics]) -> None:
     beside = axes.twinx()
     beside.plot(steps, [r["gradient_elites"] for r in records], color=COLOURS[5], lw=1.0)
     beside.set_ylim(-0.02, 1.5)
+    beside.set_yticks([0.0, 0.5, 1.0])
     beside.set_ylabel("share of elites with gradient steps", color=COLOURS[5])
 
 
