@@ -214,7 +214,7 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_uses_them(name: str,
 
 def test_only_a_linear_policy_is_a_matrix() -> None:
     assert trained("linear").M.shape == (P, N)
-    with pytest.raises(UsageError, match="more than a matrix"):
+    with pytest.raises(UsageError, match="not a matrix"):
         _ = trained().M
 
 
