@@ -13,7 +13,7 @@ from offrank.algorithms.base import Episodes
 from offrank.algorithms.learning import batched
 from offrank.algorithms.learning.batched import BatchedTrainer, trainer_on
 from offrank.algorithms.rankers import Critic
-from offrank.algorithms.rankers.base import Ranking, taught
+from offrank.algorithms.rankers.base import Ranking, learn_now
 from offrank.algorithms.rankers.critic import CriticLesson
 from offrank.algorithms.strategies import ARS
 from offrank.core.arrays import Memory
@@ -123,7 +123,7 @@ def test_a_ranker_taught_by_hand_knows_what_an_iteration_would_have_taught_it() 
     lesson, iteration = learner.lesson()
     c = replace(lesson.proposal, keep=True)
     pairs = answered(c.evaluate(np.arange(3)), learner.engine.run)
-    memory = taught(CRITIC, CRITIC.start(c.policy, 0), c, Ranking(pairs.index), pairs)
+    memory = learn_now(CRITIC, CRITIC.start(c.policy, 0), c, Ranking(pairs.index), pairs)
     learner.go_on(iteration, lesson.carry_out())
     assert int(memory["step"]) == int(ranker_memory(learner.state)["step"]) > 0
     np.testing.assert_array_equal(memory["q.w2"], ranker_memory(learner.state)["q.w2"])

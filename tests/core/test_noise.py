@@ -67,9 +67,7 @@ def test_no_episodes_have_no_seeds() -> None:
 
 def test_the_cache_holds_the_directions_of_all_active_runs() -> None:
     blocks = 42
-    many = Directions(
-        seed=11, iteration=0, count=blocks * BLOCK, size=17 * 376
-    )  # 69 MB: more than the default size of the cache
+    many = Directions(seed=11, iteration=0, count=blocks * BLOCK, size=17 * 376)  # 69 MB, more than MIN_CACHE
 
     def still_there_after_all() -> bool:
         first = many.one(0)

@@ -1,8 +1,8 @@
 """Running mean and variance of the states, used to normalise the input of a policy.
 
-Moments are (count, mean, M2) per episode, merged in the order of the episodes (Chan et al., 1979). Sums of squares would
-be simpler, but suffer from cancellation: Humanoid's constant features would get a spurious standard deviation of 1e-6,
-and the policy would act on noise.
+Moments are (count, mean, M2) per episode, merged in the order of the episodes (Chan et al., 1979). Sums of squares
+would be simpler, but suffer from cancellation: Humanoid's constant features would get a spurious standard deviation of
+1e-6, and the policy would act on noise.
 """
 
 from __future__ import annotations
