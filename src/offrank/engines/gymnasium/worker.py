@@ -1,6 +1,6 @@
-"""A worker process of the Gymnasium engine: reads episodes from stdin, writes their outcomes to stdout.
+"""A worker process of the Gymnasium engine: reads episodes from stdin, writes their results to stdout.
 
-Started afresh rather than by `multiprocessing`, so that neither the caller's script nor its `__main__` guard matters.
+It is a new Python process, not one of `multiprocessing`, so the caller's script needs no `__main__` guard.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a job."""
+    """The result of a job."""
 
     key: tuple[int, int]
     result: Episode | OffrankError
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which closes our stdin
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and closes our stdin
     inbox = sys.stdin.buffer
     outbox = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever the environment prints must not mix with the outcomes
-    warnings.simplefilter("ignore")  # the driver made the same environment, and warned
+    os.dup2(2, 1)  # output of the environment must not mix with the results
+    warnings.simplefilter("ignore")  # the main process made the same environment and showed its warnings
     stage: Stage | None = None
     while True:
         try:
