@@ -207,7 +207,7 @@ def test_a_restart_after_every_tell_never_asks_twice_and_ends_in_the_same_bits(t
     assert len(metrics(tmp_path / "whole")) >= 3
 
 
-@pytest.mark.parametrize("point", ["_take", "_move_on", "_forget"])
+@pytest.mark.parametrize("point", ["_store", "_advance_if_complete", "_delete_used"])
 def test_a_power_cut_inside_every_tell_loses_nothing(tmp_path, point) -> None:
     class PowerCut(Exception):
         pass

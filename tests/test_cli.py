@@ -664,7 +664,7 @@ def test_resume_after_a_signal_equals_uninterrupted(offrank, tmp_path, name, wor
         assert outcome.status == -signal.SIGKILL
     else:
         assert outcome.status == 128 + getattr(signal, name)
-        assert outcome.err == f"offrank: interrupted by {name}; saved, add --resume to go on\n"
+        assert outcome.err == f"offrank: interrupted by {name}; saved, add --resume to continue\n"
     reached = int(load_arrays(Path("run/checkpoint.npz"), "run")[1]["state.counters"][1])
     assert reached >= 2
     assert not Path("run/result.json").exists()

@@ -21,7 +21,7 @@ from offrank.core.rollouts import Request, Rollouts
 from offrank.engines import make_engine, resolve_engine
 from offrank.engines.base import Engine
 from offrank.engines.gymnasium.engine import GymnasiumEngine
-from offrank.engines.gymnasium.stage import Stage
+from offrank.engines.gymnasium.env_runner import EnvRunner
 from offrank.engines.native.compiled import Actor
 from offrank.engines.native.engine import MujocoEngine
 from offrank.engines.native.simulation import Simulation
@@ -332,15 +332,15 @@ def test_dict_observations_are_flattened() -> None:
 
 
 def test_discrete_actions_are_the_largest_output() -> None:
-    stage = Stage(gym.make("CartPole-v1"), clip_actions=True)
-    assert stage.space.discrete and stage.space.act_dim == 2
-    assert [stage.action(np.array(output)) for output in ([0.2, 0.1], [-1.0, 3.0])] == [0, 1]
+    runner = EnvRunner(gym.make("CartPole-v1"), clip_actions=True)
+    assert runner.space.discrete and runner.space.act_dim == 2
+    assert [runner.action(np.array(output)) for output in ([0.2, 0.1], [-1.0, 3.0])] == [0, 1]
 
 
 def test_third_party_actions_are_clipped_unless_told_otherwise() -> None:
     outputs = np.array([100.0])
-    assert Stage(gym.make("Pendulum-v1"), clip_actions=True).action(outputs) == 2.0
-    assert Stage(gym.make("Pendulum-v1"), clip_actions=False).action(outputs) == 100.0
+    assert EnvRunner(gym.make("Pendulum-v1"), clip_actions=True).action(outputs) == 2.0
+    assert EnvRunner(gym.make("Pendulum-v1"), clip_actions=False).action(outputs) == 100.0
     assert make_engine("Pendulum-v1", workers=0).space.high is not None
     assert make_engine("Swimmer-v3", "gymnasium", workers=0).space.high is None
 

@@ -205,7 +205,7 @@ def test_metrics_can_be_read_while_a_line_is_being_written(tmp_path: Path) -> No
     assert read_metrics(path) == [{"kind": "iteration", "iteration": 1, "steps": 20}]
     for damaged in (b"5", b"{}"):
         path.write_bytes(b'{"kind": "iteration", "iteration": 1, "steps": 20}\n' + damaged + b"\n")
-        with pytest.raises(FileFormatError, match="line 2 is no record of a run"):
+        with pytest.raises(FileFormatError, match="line 2 is not a record of a run"):
             read_metrics(path)
 
 

@@ -110,7 +110,7 @@ def make_engine(
 
         return WarpEngine(TASKS[native], gpu or Gpu())
     from offrank.engines.gymnasium.engine import GymnasiumEngine
-    from offrank.engines.gymnasium.stage import registered
+    from offrank.engines.gymnasium.env_runner import registered
 
     clip = native is None if clip_actions is None else clip_actions
     if cluster is not None and ":" in task:  # the workers import the module: it may be missing here

@@ -40,7 +40,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The episode ends when one of the numbers [first, last) of a field leaves (low, high), or [low, high] if closed."""
+    """The episode ends when one of the numbers [first, last) of a field leaves (low, high); [low, high] if closed."""
 
     field: str
     first: int

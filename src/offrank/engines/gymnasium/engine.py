@@ -25,7 +25,7 @@ from offrank.core.arithmetic import usable_cpus
 from offrank.core.errors import EpisodeError, OffrankError
 from offrank.core.rollouts import Request
 from offrank.engines.base import Engine
-from offrank.engines.gymnasium.stage import EnvFactory, Stage
+from offrank.engines.gymnasium.env_runner import EnvFactory, EnvRunner
 from offrank.engines.gymnasium.worker import Job, Outcome, Setup
 
 ATTEMPTS = 3  # number of workers that may die in an episode before its request fails
@@ -42,12 +42,12 @@ class GymnasiumEngine(Engine):
     def __init__(self, env: EnvFactory | gym.Env[Any, Any], workers: int | None = None, clip_actions: bool = True):
         super().__init__()
         given = isinstance(env, gym.Env)
-        self._stage = Stage(env if isinstance(env, gym.Env) else env(), clip_actions)
-        self.space = self._stage.space
+        self._runner = EnvRunner(env if isinstance(env, gym.Env) else env(), clip_actions)
+        self.space = self._runner.space
         self._count = 0 if given else usable_cpus() if workers is None else workers
         if self._count and not isinstance(env, gym.Env):
             self._setup = Setup(cloudpickle.dumps(env), clip_actions)
-            self._stage.env.close()
+            self._runner.env.close()
         self._waiting: deque[tuple[int, int]] = deque()
         self._failures: Counter[tuple[int, int]] = Counter()
         self._workers: list[_Worker] = []
@@ -56,7 +56,7 @@ class GymnasiumEngine(Engine):
     def close(self) -> None:
         self._abandon()
         if not self._count:
-            self._stage.env.close()
+            self._runner.env.close()
 
     def _abandon(self) -> None:
         self._waiting.clear()
@@ -82,7 +82,7 @@ class GymnasiumEngine(Engine):
                 key = self._waiting.popleft()
                 job = self._job(key)
                 try:
-                    self._finish(*key, job.run(self._stage))
+                    self._finish(*key, job.run(self._runner))
                 except EpisodeError as error:
                     self._fail(key[0], error)
             if end is not None and time.perf_counter() > end:

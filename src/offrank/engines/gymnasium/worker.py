@@ -19,7 +19,7 @@ from offrank.core.errors import OffrankError, UsageError
 from offrank.core.normalizer import Whitening
 from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode
-from offrank.engines.gymnasium.stage import Stage, one_line
+from offrank.engines.gymnasium.env_runner import EnvRunner, one_line
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Job:
     horizon: int
     keep: bool
 
-    def run(self, stage: Stage) -> Episode:
-        return stage.run(self.policy, self.theta, self.whitening, self.seed, self.horizon, self.keep)
+    def run(self, runner: EnvRunner) -> Episode:
+        return runner.run(self.policy, self.theta, self.whitening, self.seed, self.horizon, self.keep)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def main() -> None:
     outbox = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of the environment must not mix with the results
     warnings.simplefilter("ignore")  # the main process made the same environment and showed its warnings
-    stage: Stage | None = None
+    runner: EnvRunner | None = None
     while True:
         try:
             message = pickle.load(inbox)
@@ -68,16 +68,16 @@ def main() -> None:
             return
         if isinstance(message, Setup):
             try:
-                stage = Stage(cloudpickle.loads(message.factory)(), message.clip_actions)
+                runner = EnvRunner(cloudpickle.loads(message.factory)(), message.clip_actions)
                 continue
             except OffrankError as error:
                 answer = Outcome((-1, -1), error)
             except Exception as error:
                 answer = Outcome((-1, -1), UsageError(f"a worker cannot make the environment: {one_line(error)}"))
         else:
-            assert stage is not None
+            assert runner is not None
             try:
-                result: Episode | OffrankError = message.run(stage)
+                result: Episode | OffrankError = message.run(runner)
             except OffrankError as error:
                 result = error
             answer = Outcome(message.key, result)

@@ -16,7 +16,7 @@ from offrank.core.errors import OffrankError, UsageError
 from offrank.core.rollouts import Request, Rollouts
 from offrank.core.space import Space
 from offrank.engines.base import Engine
-from offrank.engines.gymnasium.stage import one_line
+from offrank.engines.gymnasium.env_runner import one_line
 from offrank.engines.ray.fingerprint import fingerprint
 
 

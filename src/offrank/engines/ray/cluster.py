@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offrank.core.errors import UsageError, require
-from offrank.engines.gymnasium.stage import one_line
+from offrank.engines.gymnasium.env_runner import one_line
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import cloudpickle
 from offrank.core.errors import EngineError, OffrankError, UsageError
 from offrank.core.space import Space
 from offrank.engines.base import Engine
-from offrank.engines.gymnasium.stage import one_line
+from offrank.engines.gymnasium.env_runner import one_line
 from offrank.engines.ray.actor import Actor, WorkerInfo
 from offrank.engines.ray.cluster import CONNECTION, Cluster
 from offrank.engines.ray.fingerprint import differences, fingerprint

@@ -54,7 +54,7 @@ def registered(env_id: str, env_args: dict[str, Any]) -> EnvFactory:
     return make
 
 
-class Stage:
+class EnvRunner:
     """An environment, with conversions of its observations and actions to those of a policy.
 
     Raises:
