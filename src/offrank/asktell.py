@@ -251,7 +251,7 @@ class AskTell:
         """Delete the files of episodes whose results are in a checkpoint.
 
         Those of an iteration are kept until the iteration is complete: after a restart, the iteration is repeated from
-        them. Those of a final evaluation are kept for good: the last checkpoint is older than they are.
+        them. Those of a final evaluation are never deleted: the last checkpoint is older than they are.
         """
         if self._journal is None or self._keep:
             return

@@ -17,7 +17,7 @@ def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "evaluate",
         help="measure a saved policy",
-        description="Run fresh episodes of a saved policy.",
+        description="Run new episodes of a saved policy.",
         epilog="example:\n  offrank evaluate runs/HalfCheetah-v3-op-ars-0 --episodes 100 --json",
     )
     parser.add_argument("path", type=Path, metavar="PATH", help="a run folder or a policy file")
