@@ -325,7 +325,7 @@ def test_a_policy_file_cannot_learn(tmp_path) -> None:
     loaded = offrank.load(tmp_path / "run" / "best.offrank", workers=0)
     with pytest.raises(UsageError, match="loaded from a policy file: load the run folder or checkpoint"):
         loaded.learn(iterations=2)
-    with pytest.raises(UsageError, match="policy alone"):
+    with pytest.raises(UsageError, match="loaded from a policy file: it has no run"):
         _ = loaded.result
     loaded.save(tmp_path / "again.offrank")
     assert offrank.load(tmp_path / "again.offrank").policy.sha256 == loaded.policy.sha256

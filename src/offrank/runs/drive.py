@@ -197,7 +197,7 @@ def drive(
         Interrupted: by a signal. The active runs were saved, and can be continued to the same bits. It holds the
             failures until then, and the runs that could not be saved.
         FleetError: some of several runs failed, and were saved as before the failure; the others were completed.
-        OffrankError: the only run failed, and was saved as before the failure; or the engine failed, and all runs were saved.
+        OffrankError: the only run failed, and was saved in the same way; or the engine failed, and all runs were saved.
 
     If anything else is raised, by a callback or by a library, the active runs are saved first, and all are closed.
     """
