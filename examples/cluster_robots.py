@@ -1,4 +1,4 @@
-"""One robot a node: the machine that a robot hangs on runs one episode at a time, and the cluster shares them out.
+"""One robot per node: the machine of each robot runs one episode at a time, and the cluster distributes the episodes.
 
 On the machine of every robot, with this file and offrank installed:
 
@@ -8,10 +8,11 @@ and then, on any node of the cluster:
 
     offrank train cluster_robots:Arm-v0 --engine ray --address auto --resource robot=1 --episode-seconds 60
 
-A worker holds one `robot`, so each node has one worker, and a worker runs one episode at a time. A robot that is
-switched off loses its episode to another; one that is switched on joins. The driver needs no robot, nor what drives it.
+A worker needs one `robot`, so each node has one worker, and a worker runs one episode at a time. If a robot is switched
+off, its episode is run by another one; a robot that is switched on is used as soon as its node joins. The machine that
+trains needs no robot and no robot driver.
 
-Here the arm is a sum; put your hardware where it is.
+Here the arm is simulated by one line; replace it by your hardware.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ import numpy as np
 
 
 class Arm(gym.Env[Any, Any]):
-    """Reaches for the origin: the state is where it stands, the action where it is pushed."""
+    """Moves to the origin: the state is its position, the action a force."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
     action_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float64)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self.position = self.np_random.normal(size=3)  # here: drive it to a start drawn from the seed
+        self.position = self.np_random.normal(size=3)  # replace: move the arm to a start position drawn from the seed
         return self.position.copy(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.position = 0.95 * self.position + 0.1 * np.asarray(action)  # here: command it, and wait for the sensors
+        self.position = 0.95 * self.position + 0.1 * np.asarray(action)  # replace: send it, read the sensors
         return self.position.copy(), -float(self.position @ self.position), False, False, {}
 
 

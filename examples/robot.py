@@ -1,11 +1,11 @@
-"""Train a robot that lives in another process, and survive being interrupted.
+"""Train a robot that runs in another process, with interruptions.
 
-    python examples/robot.py                         train; stop it with Ctrl-C, or pull the plug
-    python examples/robot.py                         started again, it goes on with the next episode
-    python examples/robot.py --iterations 50         train further; --delay 0.05 is a robot as slow as a real one
+    python examples/robot.py                         train; stop it with Ctrl-C or kill it
+    python examples/robot.py                         started again, it continues with the next episode
+    python examples/robot.py --iterations 50         train further; --delay 0.05 is as slow as a real robot
 
-The "robot" is a slow pendulum, reached over a pipe only, as one reaches a controller over a network; replace `robot`
-and `Robot` by your own. Every episode told is in the journal at once, and never asked for again.
+The "robot" is a slow pendulum that is controlled over a pipe, as a real one is over a network. Replace `robot` and
+`Robot` by your own. Every told episode is written to the journal immediately, and never asked for again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from offrank.asktell import EpisodeToRun
 
 
 def robot(pipe: Connection, delay: float) -> None:
-    """The other side: starts an episode when told a seed, takes a step when told a torque."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the side that learns
+    """The process of the robot: ("start", seed) starts an episode, ("step", torque) takes a step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the training process only
     env = gym.make("Pendulum-v1")
     while True:
         try:
@@ -42,7 +42,7 @@ def robot(pipe: Connection, delay: float) -> None:
 
 
 class Robot:
-    """This side of the pipe."""
+    """The training process's end of the pipe."""
 
     def __init__(self, delay: float):
         context = multiprocessing.get_context("spawn")
@@ -50,7 +50,7 @@ class Robot:
         context.Process(target=robot, args=(theirs, delay), daemon=True).start()
 
     def run(self, episode: EpisodeToRun) -> tuple[list[float], list[np.ndarray], bool]:
-        """Rewards (T,), the observations acted on with the last one, (T + 1, n), and whether the task ended it."""
+        """Run an episode. Returns rewards (T,), observations (T + 1, n), and whether the task ended the episode."""
         observation, terminated = self.ask("start", episode.seed), False
         rewards, observations = [], [observation]
         while len(rewards) < episode.horizon and not terminated:
@@ -66,10 +66,12 @@ class Robot:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--journal", type=Path, default=Path("robot-run"), help="folder that remembers everything")
+    parser.add_argument(
+        "--journal", type=Path, default=Path("robot-run"), help="folder of told episodes and checkpoints"
+    )
     parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--horizon", type=int, default=100, help="steps an episode")
-    parser.add_argument("--delay", type=float, default=0.001, help="seconds a step")
+    parser.add_argument("--horizon", type=int, default=100, help="steps per episode")
+    parser.add_argument("--delay", type=float, default=0.001, help="seconds per step")
     args = parser.parse_args()
 
     run = offrank.AskTell(
@@ -97,4 +99,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        print("interrupted; start it again to go on")
+        print("interrupted; start it again to continue")

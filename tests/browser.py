@@ -1,4 +1,4 @@
-"""A real browser for the tests of pages: headless Chromium, told what to do over a pipe. Nothing to install for it."""
+"""A browser for the tests of pages: headless Chromium, controlled over a pipe, without further packages."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Browser:
         self.settle()
 
     def settle(self) -> None:
-        """Until the page has drawn what it was asked to."""
+        """Wait until the page has been drawn."""
         frames = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
         self.call("Runtime.evaluate", expression=frames, awaitPromise=True)
 

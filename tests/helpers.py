@@ -1,4 +1,4 @@
-"""Small tools the tests share."""
+"""Helper functions shared by the tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Simulate = Callable[[Any, Whitening, int, int], Trajectory]  # weights, whitenin
 
 
 class Controller:
-    """A policy that is not linear, where a test's function multiplies by a matrix."""
+    """A non-linear policy with the interface `weights @ z`, for simulations written for a matrix."""
 
     def __init__(self, policy: Policy, theta: FloatArray):
         self.policy, self.theta = policy, theta
@@ -43,7 +43,7 @@ class Controller:
 
 
 class FunctionEngine(Engine):
-    """Runs episodes of a Python function: for tests of algorithms, where physics would only be in the way."""
+    """Runs episodes of a Python function: for tests of algorithms, which need no physics."""
 
     name = "function"
 
@@ -81,7 +81,7 @@ class FunctionEngine(Engine):
 
 
 def linear_system(obs_dim: int, act_dim: int, seed: int = 0) -> Simulate:
-    """s' = 0.9 s + B a + noise, reward -|s|^2 - |a|^2 / 10: a linear policy improves on none."""
+    """s' = 0.9 s + B a + noise, reward -|s|^2 - |a|^2 / 10: a linear policy is better than none."""
     B = np.random.default_rng(seed).normal(size=(obs_dim, act_dim)) / 2
 
     def simulate(weights: FloatArray, whitening: Whitening, seed: int, horizon: int) -> Trajectory:
@@ -99,7 +99,7 @@ def linear_system(obs_dim: int, act_dim: int, seed: int = 0) -> Simulate:
 
 
 def constant_reward(obs_dim: int) -> Simulate:
-    """Every policy earns the same."""
+    """Every policy has the same return."""
 
     def simulate(weights: FloatArray, whitening: Whitening, seed: int, horizon: int) -> Trajectory:
         seen = np.random.default_rng(seed).normal(size=(horizon, obs_dim))
@@ -111,7 +111,7 @@ def constant_reward(obs_dim: int) -> Simulate:
 def search(
     strategy: Strategy, ranker: Ranker, space: Space, episodes: Episodes | None = None, policy: str = "linear"
 ) -> Search:
-    """An algorithm of these parts for an environment."""
+    """A search with these parts for an environment."""
     kind = make_policy(policy, space.obs_dim, space.act_dim)
     return Search(space, kind, episodes or Episodes(horizon=space.horizon), strategy, ranker)
 
@@ -125,7 +125,7 @@ def iterate(
     episodes: Episodes | None = None,
     policy: str = "linear",
 ) -> tuple[State, list[dict[str, Any]]]:
-    """Some iterations from the start; the state and what each logged."""
+    """Run some iterations from the start. Returns the state and the metrics of each."""
     algorithm = search(strategy, ranker, engine.space, episodes, policy)
     state = algorithm.start(seed)
     log = []
@@ -235,7 +235,7 @@ sys.stdin.read()
 
 @contextmanager
 def another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the folder until it is told to end, or killed."""
+    """A process that locks the folder until it is told to end, or killed."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -127,7 +127,7 @@ def test_the_kernel_ranker_refuses_discrete_actions() -> None:
         agent("toy_envs:Choice-v0")
 
 
-# --- in parts
+# --- repeated calls and resume
 
 
 def test_learn_called_twice_equals_once(tmp_path) -> None:
@@ -168,7 +168,7 @@ def test_out_and_resume_equal_uninterrupted(tmp_path) -> None:
     assert records(tmp_path / "run") == records(tmp_path / "whole")
 
 
-def test_a_run_made_here_is_one_of_the_command_line_too(tmp_path, capsys) -> None:
+def test_the_command_line_can_continue_a_run_of_an_agent(tmp_path, capsys) -> None:
     from offrank.cli import main
 
     learner = agent().learn(iterations=3, out=tmp_path / "run", **BRIEF)
@@ -231,7 +231,7 @@ def test_a_callback_sees_every_record(tmp_path) -> None:
     assert records(tmp_path) == [{k: v for k, v in r.items() if k != "wall_s"} for r in log]
 
 
-def test_a_callback_that_returns_false_stops_and_learning_can_go_on() -> None:
+def test_a_callback_that_returns_false_stops_and_learning_can_continue() -> None:
     learner = agent()
     learner.learn(iterations=6, callback=Log(stop_after=2), eval_every=0)
     assert (learner.result["stop_reason"], learner.result["iterations"]) == ("stopped", 2)
@@ -284,7 +284,7 @@ def test_progress_is_shown_only_when_asked_for(capsys) -> None:
 # --- saving
 
 
-def test_load_goes_on_to_the_same_bits(tmp_path) -> None:
+def test_training_continues_after_load_to_the_same_bits(tmp_path) -> None:
     agent().learn(iterations=3, **BRIEF).save(tmp_path / "a.offrank")
     loaded = offrank.load(tmp_path / "a.offrank", workers=0)
     assert isinstance(loaded, offrank.OPARS)
@@ -302,7 +302,7 @@ def test_load_of_a_fresh_agent_starts_at_the_beginning(tmp_path) -> None:
     assert loaded.policy.sha256 == agent().learn(iterations=2, eval_every=0).policy.sha256
 
 
-def test_load_of_a_run_folder_goes_on(tmp_path) -> None:
+def test_load_of_a_run_folder_continues_the_run(tmp_path) -> None:
     agent(algorithm=offrank.ARS).learn(iterations=3, out=tmp_path / "run", **BRIEF)
     loaded = offrank.load(str(tmp_path / "run"), workers=0)
     assert isinstance(loaded, offrank.ARS)
@@ -323,9 +323,9 @@ def test_a_saved_agent_predicts_and_evaluates_the_same(tmp_path) -> None:
 def test_a_policy_file_cannot_learn(tmp_path) -> None:
     agent().learn(iterations=1, out=tmp_path / "run", **BRIEF)
     loaded = offrank.load(tmp_path / "run" / "best.offrank", workers=0)
-    with pytest.raises(UsageError, match="policy alone: load the run's folder or checkpoint"):
+    with pytest.raises(UsageError, match="loaded from a policy file: load the run folder or checkpoint"):
         loaded.learn(iterations=2)
-    with pytest.raises(UsageError, match="policy alone"):
+    with pytest.raises(UsageError, match="loaded from a policy file: it has no run"):
         _ = loaded.result
     loaded.save(tmp_path / "again.offrank")
     assert offrank.load(tmp_path / "again.offrank").policy.sha256 == loaded.policy.sha256
@@ -335,7 +335,7 @@ def test_a_policy_file_cannot_learn(tmp_path) -> None:
 def test_an_environment_of_ones_own_is_given_again_on_load(tmp_path, env) -> None:
     learner = agent(env).learn(iterations=2, eval_every=0)
     learner.save(tmp_path / "a.offrank")
-    with pytest.raises(UsageError, match=r"give it to offrank\.load as env"):
+    with pytest.raises(UsageError, match=r"pass that to offrank\.load as env"):
         offrank.load(tmp_path / "a.offrank")
     whole = agent(env).learn(iterations=4, eval_every=0)
     for again in (env, POINT):
@@ -351,7 +351,7 @@ def test_an_environment_of_another_size_is_refused_on_load(tmp_path) -> None:
 
 @pytest.mark.parametrize("task", ["offrank/Swimmer-v3", "Pendulum-v1"])
 def test_an_environment_object_of_a_known_id_loads_without_it(tmp_path, task) -> None:
-    """Actions of an object are clipped, whatever it is; that must not change when the id is all that is left."""
+    """Actions of an environment object are always clipped; that must not change when only its id is known."""
     options: dict[str, Any] = {"step_size": 20.0, "noise_std": 5.0, "n_directions": 2, "n_top": 1, "horizon": 5}
     learner = offrank.OPARS(gym.make(task), **options).learn(iterations=2, eval_every=0)
     learner.save(tmp_path / "a.offrank")

@@ -30,7 +30,7 @@ def ask_tell(journal: Path | None = None, algorithm: type = offrank.OPARS, **opt
 
 
 def perform(episode: EpisodeToRun, env: Any = None, last: bool = True) -> dict[str, Any]:
-    """Run an episode faithfully; what to tell of it."""
+    """Run an episode correctly. Returns the arguments of `tell`."""
     env = env or toy_envs.Point()
     observation, _ = env.reset(seed=episode.seed)
     observations, rewards = [observation], []
@@ -60,7 +60,7 @@ def told_files(journal: Path) -> set[str]:
     return {path.stem for path in (journal / "told").glob("*")}
 
 
-# --- what is learned
+# --- learning
 
 
 @pytest.mark.parametrize("algorithm", [offrank.OPARS, offrank.ARS])
@@ -140,7 +140,7 @@ def test_short_episodes_count_their_own_steps() -> None:
     assert run.result["steps"] == 2 + 2 * 4 + 2 * HORIZON
 
 
-# --- how far
+# --- limits
 
 
 def test_without_a_limit_it_never_ends() -> None:
@@ -174,7 +174,7 @@ def test_evaluation_is_counted_when_it_is_on() -> None:
         for episode in run.ask():
             roles.append(episode.role)
             run.tell(episode, **perform(episode))
-    assert roles.count("evaluation") == 3  # after the second iteration; an unscheduled one would cost the robot's time
+    assert roles.count("evaluation") == 3  # after the second iteration; an unscheduled one would cost time on the robot
     assert run.result["steps"] == HORIZON * len(roles)
     assert run.result["episodes"] == len(roles)
     assert run.policy.sha256 == finish(ask_tell()).policy.sha256
@@ -207,7 +207,7 @@ def test_a_restart_after_every_tell_never_asks_twice_and_ends_in_the_same_bits(t
     assert len(metrics(tmp_path / "whole")) >= 3
 
 
-@pytest.mark.parametrize("point", ["_take", "_move_on", "_forget"])
+@pytest.mark.parametrize("point", ["_store", "_advance_if_complete", "_delete_used"])
 def test_a_power_cut_inside_every_tell_loses_nothing(tmp_path, point) -> None:
     class PowerCut(Exception):
         pass
@@ -219,7 +219,7 @@ def test_a_power_cut_inside_every_tell_loses_nothing(tmp_path, point) -> None:
     while not (run := ask_tell(tmp_path)).done:
         episode = run.ask()[0]
         assert episode.id not in told
-        setattr(run, point, cut)  # after it was written down, and before the next step of the journal
+        setattr(run, point, cut)  # after it was written, and before the next step of the journal
         with suppress(PowerCut):
             run.tell(episode, **perform(episode))
         told.append(episode.id)
@@ -253,7 +253,7 @@ def test_a_finished_run_stays_finished(tmp_path) -> None:
         assert timeless(again.result) == timeless(result)
 
 
-def test_a_finished_run_can_go_further(tmp_path) -> None:
+def test_a_finished_run_can_be_extended(tmp_path) -> None:
     finish(ask_tell(tmp_path / "journal", iterations=2))
     further = finish(ask_tell(tmp_path / "journal", iterations=4))
     assert further.policy.sha256 == finish(ask_tell(iterations=4)).policy.sha256
@@ -277,7 +277,7 @@ def test_the_journal_is_a_run_folder(tmp_path, capsys) -> None:
         assert re.fullmatch(r"offrank: .* was trained by ask and tell: [^\n]*\n", capsys.readouterr().err)
 
 
-def test_the_journal_forgets_what_is_no_longer_needed(tmp_path) -> None:
+def test_the_journal_deletes_what_is_no_longer_needed(tmp_path) -> None:
     run = ask_tell(tmp_path)
     while not run.done:
         for episode in run.ask():
@@ -368,7 +368,7 @@ def test_a_journal_that_cannot_be_made_is_refused(tmp_path) -> None:
             ask_tell(journal)
 
 
-# --- what is told wrongly
+# --- invalid input
 
 
 def good(episode: EpisodeToRun) -> tuple[np.ndarray, np.ndarray]:

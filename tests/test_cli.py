@@ -110,7 +110,7 @@ def metrics(folder: Path) -> list[dict]:
 
 
 def same_run(a: Path, b: Path) -> bool:
-    """Equal to the last bit, but for the time it took."""
+    """Equal to the last bit, except for wall times."""
     one, two = ([{k: v for k, v in r.items() if k != "wall_s"} for r in metrics(f)] for f in (a, b))
     results = [{k: v for k, v in read(f / "result.json").items() if k != "wall_s"} for f in (a, b)]
     policies = [[load_arrays(f / name, "policy")[1] for name in ("best.offrank", "final.offrank")] for f in (a, b)]
@@ -213,7 +213,7 @@ def flip(path: Path, position: int) -> None:
     ],
     ids=lambda value: " ".join(map(str, value))[:60] if isinstance(value, list) else None,
 )
-def test_bad_words_get_one_clear_line(offrank, words, parts) -> None:
+def test_bad_arguments_get_one_clear_line(offrank, words, parts) -> None:
     offrank(*words).complains(*parts)
     assert list(Path().iterdir()) == []
 
@@ -398,7 +398,7 @@ def test_a_failing_environment_is_one_line_and_status_1(offrank, task, parts) ->
     offrank(*words).complains(*parts, status=1)
 
 
-def test_an_evaluation_off_the_shape_of_the_environment_is_refused(offrank) -> None:
+def test_a_policy_of_another_size_than_the_environment_is_refused(offrank) -> None:
     offrank("train", "toy_envs:Point-v0", *SHORT, "--iterations", "1", "--workers", "0", "--out", "run")
     _, arrays, meta = load_arrays(Path("run/final.offrank"), "policy")
     from offrank.core.files import save_arrays
@@ -455,7 +455,7 @@ def test_train_writes_exactly_the_pinned_files(offrank) -> None:
     assert str(folder) in outcome.out
 
 
-def test_metrics_hold_a_line_an_iteration_and_an_evaluation(offrank) -> None:
+def test_metrics_have_a_line_per_iteration_and_per_evaluation(offrank) -> None:
     offrank(*SWIMMER, "--out", "run")
     records = metrics(Path("run"))
     assert [(r["kind"], r["iteration"], r.get("final", False)) for r in records] == [
@@ -468,7 +468,7 @@ def test_metrics_hold_a_line_an_iteration_and_an_evaluation(offrank) -> None:
     for record in records:
         assert {"steps", "episodes", "return_mean", "return_std", "wall_s"} <= set(record)
     assert all({"q_mean", "q_negative"} <= set(r) for r in records if r["kind"] == "iteration")
-    episodes = 2 + 2 * 1  # n_b behaviour rollouts and b pairs an iteration
+    episodes = 2 + 2 * 1  # n_b behaviour rollouts and b pairs per iteration
     assert [r["steps"] for r in records if r["kind"] == "iteration"] == [20 * episodes * i for i in (1, 2, 3)]
     assert records[-1]["episodes"] == 3 * episodes
 
@@ -520,7 +520,7 @@ def test_threshold_none_and_no_evaluation(offrank) -> None:
     assert {path.name for path in Path("run").iterdir()} == FILES
 
 
-def test_units_in_numbers(offrank) -> None:
+def test_numbers_may_have_units(offrank) -> None:
     words = ["train", "toy_envs:Point-v0", *SHORT, "--iterations", "1", "--workers", "0"]
     for text, value in (("3M", 3_000_000), ("3e6", 3_000_000), ("2_000", 2000), ("0.5k", 500)):
         offrank(*words, "--steps", text, "--out", text)
@@ -553,7 +553,7 @@ def test_evaluate_takes_the_best_policy_or_the_final_one(offrank) -> None:
     assert file["returns"] == by_name["final"]["returns"]
 
 
-def test_evaluate_in_words(offrank) -> None:
+def test_evaluate_as_text(offrank) -> None:
     offrank(*SWIMMER, "--out", "run")
     outcome = offrank("evaluate", "run", "--episodes", "2")
     assert outcome.err == ""
@@ -569,7 +569,7 @@ def test_plot_draws_runs_and_fleets(offrank, name, start) -> None:
     assert Path(name).read_bytes().startswith(start)
 
 
-def test_a_fleet_has_a_folder_a_run(offrank) -> None:
+def test_a_fleet_has_a_folder_per_run(offrank) -> None:
     outcome = offrank(*SWIMMER, "--seeds", "0-1", "--algo", "op-ars,ars", "--out", "fleet", "--json")
     expected = [f"Swimmer-v3-{algo}-{seed}" for algo in ("op-ars", "ars") for seed in (0, 1)]
     assert {path.name for path in Path("fleet").iterdir()} == set(expected)
@@ -599,7 +599,7 @@ def test_workers_and_threads_do_not_change_the_bits(offrank) -> None:
     assert same_run(Path("one"), Path("three"))
 
 
-# --- going on
+# --- resuming
 
 
 @pytest.mark.parametrize("words", [SWIMMER, POINT], ids=["mujoco", "gymnasium"])
@@ -619,7 +619,7 @@ def test_resume_of_a_finished_run_changes_nothing(offrank) -> None:
     assert same_run(Path("run"), Path("before"))
 
 
-def test_resume_of_nothing_begins(offrank) -> None:
+def test_resume_without_a_run_starts_one(offrank) -> None:
     offrank(*POINT, "--out", "run", "--resume")
     offrank(*POINT, "--out", "other")
     assert same_run(Path("run"), Path("other"))
@@ -668,7 +668,7 @@ def test_resume_after_a_signal_equals_uninterrupted(offrank, tmp_path, name, wor
         assert outcome.status == -signal.SIGKILL
     else:
         assert outcome.status == 128 + getattr(signal, name)
-        assert outcome.err == f"offrank: interrupted by {name}; saved, add --resume to go on\n"
+        assert outcome.err == f"offrank: interrupted by {name}; saved, add --resume to continue\n"
     reached = int(load_arrays(Path("run/checkpoint.npz"), "run")[1]["state.counters"][1])
     assert reached >= 2
     assert not Path("run/result.json").exists()
@@ -692,7 +692,7 @@ def test_a_signal_before_the_first_iteration_ends_still_saves(offrank, tmp_path)
     assert int(load_arrays(Path("run/checkpoint.npz"), "run")[1]["state.counters"][1]) == 0
 
 
-def test_a_failed_run_goes_on_once_the_cause_is_gone(offrank) -> None:
+def test_a_failed_run_can_be_resumed_once_the_cause_is_removed(offrank) -> None:
     words = ["train", "toy_envs:Crash-v0", *SHORT, "--iterations", "3", "--workers", "1", "--out", "run"]
     words += ["--env-arg", "marker=marker.txt", "--env-arg", "times=4"]
     offrank(*words).complains("a worker process died 3 times", status=1)
@@ -703,7 +703,7 @@ def test_a_failed_run_goes_on_once_the_cause_is_gone(offrank) -> None:
     assert sha[0] == sha[1]
 
 
-# --- what is shown
+# --- output
 
 
 def test_json_is_all_of_stdout(offrank) -> None:
@@ -750,8 +750,8 @@ def test_every_verb_has_help_with_an_example(capsys) -> None:
         assert re.search(rf"examples?:\n  offrank {verb} ", text), text
 
 
-def test_the_list_of_verbs_says_what_each_verb_says_of_itself(capsys) -> None:
-    """The list is made without importing the verbs: it must not drift from them."""
+def test_the_list_of_verbs_has_the_help_text_of_each_verb(capsys) -> None:
+    """The list is made without importing the verbs' modules, so it could differ from them."""
     for verb, (_, help) in VERBS.items():
         parser, _ = build_parser(verb)
         listed = parser.format_help()
@@ -818,8 +818,8 @@ def test_record_needs_neither_a_display_nor_a_setting(offrank, opengl, tmp_path)
     "flags",
     ["--env-arg target=2.0", "--engine gymnasium", "--algo ars", "--seed 3", "--no-clip-actions"],
 )
-def test_resume_goes_on_as_it_was_without_the_flags_being_repeated(offrank, flags) -> None:
-    """The environment, engine and algorithm are those of the folder, not this command's defaults."""
+def test_resume_keeps_the_settings_of_the_run_without_repeating_flags(offrank, flags) -> None:
+    """The environment, engine and algorithm are those of the run folder, not the defaults."""
     task = ("train", "toy_envs:Point-v0", "--workers", "0")
     new = (*task, *flags.split(), "--eval-every", "0", "--threshold", "none")
     assert offrank(*new, "--iterations", "6", "--out", "whole").status == 0
@@ -834,10 +834,12 @@ def test_resume_goes_on_as_it_was_without_the_flags_being_repeated(offrank, flag
     [
         (["--set", "n_directions=1e12"], "must be at most 10,000,000"),
         (["--seeds", "0-9999999999"], "more than 100,000 seeds"),
-        (["--env-arg", "a={[]:1}"], "Swimmer-v3"),  # no literal, so a word, which the task does not take
+        (["--env-arg", "a={[]:1}"], "Swimmer-v3"),  # not a literal, so a string, which the task does not accept
     ],
 )
-def test_what_could_never_end_is_refused(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sizes_that_would_take_forever_are_refused(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     try:
         status = main(["train", "Swimmer-v3", "--iterations", "1", "--quiet", *words])
     except SystemExit as ended:
@@ -893,7 +895,7 @@ def test_at_an_interrupt_on_a_full_disk_the_command_says_what_was_not_saved(offr
     assert outcome.status == 130
     first, second = outcome.err.splitlines()
     assert first.startswith("offrank: not saved") and "No space left on device" in first
-    assert second == "offrank: interrupted by SIGINT; 1 not saved, add --resume to go on"
+    assert second == "offrank: interrupted by SIGINT; 1 not saved, add --resume to continue"
     full.clear()
     slow += ["--workers", "0", "--iterations", "4"]
     assert offrank(*slow, "--out", "run", "--resume").status == 0  # the folder is free

@@ -35,7 +35,7 @@ def test_a_grid_is_every_combination_for_every_seed(tmp_path: Path) -> None:
     assert (tmp_path / "Swimmer-v3-op-ars-bandwidth0.5-n_behaviour1-0" / "result.json").is_file()
 
 
-def test_a_fleet_goes_on_where_it_stopped_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_fleet_resumes_to_the_same_bits(tmp_path: Path) -> None:
     whole = fleet().learn(**SHORT)
     fleet().learn(**(SHORT | {"iterations": 1}), out=tmp_path)
     with pytest.raises(offrank.UsageError, match="already holds a run"):

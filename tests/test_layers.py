@@ -1,4 +1,4 @@
-"""Nothing imports upward: the order of docs/architecture.md, checked."""
+"""Modules import only from lower layers, in the order of docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_product_never_imports_the_lab() -> None:
         assert "lab" not in imports(path)
 
 
-def test_algorithms_know_no_engine_and_no_task() -> None:
+def test_algorithms_import_no_engine_and_no_task() -> None:
     for path in (ROOT / "algorithms").rglob("*.py"):
         assert imports(path) <= {"core", "policies", "algorithms"}
 

@@ -1,4 +1,4 @@
-"""Tiny Gymnasium environments for tests: `toy_envs:Point-v0` and its relatives."""
+"""Tiny Gymnasium environments for tests: `toy_envs:Point-v0` and variants."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Choice(Point):
 
 
 class WordAction(Point):
-    """Its action is a text, which no linear policy gives."""
+    """Its action is a text, which policies cannot produce."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Raise(Point):
 class Crash(Point):
     """Kills its own process at the start of an episode, and adds a line to `marker`, while that has fewer than `times`.
 
-    Every process that comes after sees the lines, so episodes succeed once there were enough crashes.
+    Later processes read the lines, so episodes succeed after enough crashes.
     """
 
     def __init__(self, marker: str, times: int = 1):
@@ -152,7 +152,7 @@ class CrashAt(Point):
 
 
 class Slow(Point):
-    """Sleeps `delay` seconds a step."""
+    """Sleeps `delay` seconds per step."""
 
     def __init__(self, delay: float = 0.01, target: float = 0.0):
         super().__init__(target)
@@ -164,14 +164,14 @@ class Slow(Point):
 
 
 class Hang(Crash):
-    """Does not come back from `reset`, instead of killing its process."""
+    """Hangs in `reset`, instead of killing its process."""
 
     def end(self) -> None:
         time.sleep(3600)
 
 
 class Uneven(Point):
-    """Notes its process in `log` once an episode. The episode with seed 0 takes `delay` seconds longer."""
+    """Writes its process id to `log` once per episode. The episode with seed 0 takes `delay` seconds longer."""
 
     def __init__(self, log: str, delay: float = 1.0):
         super().__init__()

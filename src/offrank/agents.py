@@ -1,4 +1,4 @@
-"""The friendly face: an algorithm and an environment, with `learn`, `predict`, `evaluate`, `save` and `load`."""
+"""Agents: an algorithm and an environment, with `learn`, `predict`, `evaluate`, `save` and `load`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,23 @@ Env = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
 
 
 class Agent:
-    """Base of the algorithms.
+    """Base class of the agents.
 
     Args:
         env: one of our tasks, any Gymnasium id, an environment, or a function that makes one. An environment object is
             run in this process; the others can use all cores.
         seed: determines the whole run.
-        ranker: instead of the one the algorithm implies.
-        policy: the kind of policy, such as linear, affine, skip:32 or mlp:64,64; by default the algorithm's own.
-        engine, threads, workers, env_args, clip_actions: see `offrank.engines.make_engine`. env_args are for an
+        ranker: instead of the default ranker of the algorithm.
+        policy: the kind of policy, such as linear, affine, skip:32 or mlp:64,64; by default that of the algorithm.
+        engine, threads, workers, env_args, clip_actions: see `offrank.engines.make_engine`. env_args are only for an
             environment given by its name.
-        gpu: what the engine `warp` runs on, and how; see `offrank.Gpu`.
-        cluster: where the engine `ray` runs its episodes, and how; see `offrank.Cluster`.
-        horizon: steps per episode; by default the environment's own.
-        hyperparameters: by name; the task's presets fill in the rest.
+        gpu: device and settings of the engine `warp`; see `offrank.Gpu`.
+        cluster: the cluster of the engine `ray`; see `offrank.Cluster`.
+        horizon: maximum number of steps per episode; by default that of the environment.
+        hyperparameters: by name; the others are taken from the task's presets.
+
+    Raises:
+        UsageError: an argument is invalid.
     """
 
     algo: ClassVar[str]
@@ -105,25 +108,26 @@ class Agent:
         callback: Callback | None = None,
         checkpoint_seconds: float = 30.0,
     ) -> Self:
-        """Train until a limit is reached. Called again, it goes on from where it stands.
+        """Train until a limit is reached. Another call continues the training.
 
         Args:
-            total_steps: environment steps since the agent was made; the iteration they run out in is finished.
-            iterations: likewise, in iterations.
+            total_steps: environment steps since the agent was made; the iteration that exceeds them is completed.
+            iterations: iterations since the agent was made.
             threshold: stop at the first evaluation whose mean return reaches it.
-            eval_every: iterations between evaluations, which cost time but are not counted; 0 for none. 10 by default.
-            eval_episodes: episodes per evaluation, 100 by default.
+            eval_every: iterations between evaluations, whose steps are not counted; 0 for none. Default 10.
+            eval_episodes: episodes per evaluation. Default 100.
             out: a run folder for metrics, checkpoints and policies.
-            resume: continue what is in `out`.
-            progress: show it on stderr.
+            resume: continue the run in `out`.
+            progress: show progress on stderr.
             callback: called as callback(run, record) with every line of the log; returning False stops the run.
-            checkpoint_seconds: the longest time between checkpoints.
+            checkpoint_seconds: maximum time between checkpoints.
 
         Raises:
-            Interrupted: by Ctrl-C or SIGTERM; the agent, and `out`, stand as after the last whole iteration.
+            Interrupted: by Ctrl-C or SIGTERM; the agent and `out` are in the state after the last whole iteration.
+            OffrankError: an episode failed, or a file cannot be written.
         """
         if self._run is None:
-            raise UsageError("this agent was loaded from a policy alone: load the run's folder or checkpoint to go on")
+            raise UsageError("this agent was loaded from a policy file: load the run folder or checkpoint to train it")
         run, engine = self._run, self.engine
         limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations, "threshold": threshold}
         given: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes}
@@ -154,9 +158,10 @@ class Agent:
     def predict(
         self, observation: ArrayLike, state: None = None, deterministic: bool = True
     ) -> tuple[FloatArray | IntArray, None]:
-        """Action at an observation (n,), or actions at E of them (E, n); the second value is always None.
+        """Action at an observation (n,), or actions at observations (E, n). The second value is always None.
 
-        `state` and `deterministic` are there because others' `predict` has them; our policies have no state or noise.
+        `state` and `deterministic` are ignored: policies here have no state and no noise. They exist for compatibility
+        with `predict` of Stable-Baselines3.
         """
         try:
             return self.policy.predict(observation), None
@@ -169,24 +174,24 @@ class Agent:
             ) from error
 
     def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, Any]:
-        """Mean, std, returns and lengths of fresh episodes of the policy as it is."""
+        """Mean, std, returns and lengths of new episodes of the current policy."""
         return evaluate_policy(self.policy, self.engine, episodes, seed, self._config.horizon)
 
     def save(self, path: str | Path) -> None:
-        """Write the agent to one file, from which `offrank.load` goes on to the same bits."""
+        """Write the agent to one file. After `offrank.load`, training continues to the same bits."""
         if self._run is None:
             self.policy.save(Path(path), {"config": self._config.to_json(), "evaluation": None})
         else:
             self._run.save(Path(path))
 
     def close(self) -> None:
-        """End the worker processes, if there are any."""
+        """Release the engine's threads, processes and memory."""
         if self._engine is not None:
             self._engine.close()
 
     @property
     def policy(self) -> TrainedPolicy:
-        """The policy as it is now."""
+        """The current policy."""
         if self._run is not None:
             return self._run.policy
         assert self._policy is not None
@@ -194,15 +199,15 @@ class Agent:
 
     @property
     def best_policy(self) -> TrainedPolicy:
-        """The policy of the best evaluation; the current one while there was none."""
+        """The policy of the best evaluation; the current policy before the first evaluation."""
         best = self._run.best if self._run is not None else None
         return self.policy if best is None else best[1]
 
     @property
     def result(self) -> dict[str, Any]:
-        """The outcome of `learn` so far, as in `result.json`."""
+        """The result of `learn` so far, as in `result.json`."""
         if self._run is None:
-            raise UsageError("this agent was loaded from a policy alone: it has no run")
+            raise UsageError("this agent was loaded from a policy file: it has no run")
         return self._run.result
 
     @property
@@ -217,7 +222,7 @@ class Agent:
 
 
 class ARS(Agent):
-    """Augmented random search: every candidate is run, the best are used."""
+    """Augmented random search: every candidate is run, the best are used in the update."""
 
     algo = "ars"
 
@@ -229,13 +234,13 @@ class OPARS(Agent):
 
 
 class TRES(Agent):
-    """Trust region evolution strategy: every candidate is run, the returns of the best are used several times."""
+    """Trust region evolution strategy: every candidate is run, the best are used in several update epochs."""
 
     algo = "tres"
 
 
 class OPTRES(Agent):
-    """Off-policy TRES."""
+    """Off-policy TRES: candidates are ranked as in OPARS."""
 
     algo = "op-tres"
 
@@ -247,19 +252,19 @@ class ES(Agent):
 
 
 class OPES(Agent):
-    """Off-policy ES."""
+    """Off-policy ES: candidates are ranked as in OPARS."""
 
     algo = "op-es"
 
 
 class QARS(Agent):
-    """ARS whose candidates a learned Q function ranks, on training episodes only as long as they need to be."""
+    """ARS with candidates ranked by a learned Q function, and training episodes as short as possible."""
 
     algo = "q-ars"
 
 
 class QTRES(Agent):
-    """TRES likewise."""
+    """TRES with candidates ranked as in QARS."""
 
     algo = "q-tres"
 
@@ -292,10 +297,10 @@ def load(
     """An agent from a file that `save` or a run wrote, or from a run folder.
 
     Args:
-        path: a saved agent, a checkpoint, a policy file, or a run folder (whose checkpoint is taken).
-        env: needed to train or evaluate on where the agent was made with an environment object or function.
+        path: a saved agent, a checkpoint, a policy file, or a run folder (whose checkpoint is read).
+        env: the environment; needed to train or evaluate if the agent was made with an environment object or function.
         threads, workers, gpu: see `offrank.engines.make_engine`.
-        cluster: run the episodes there, wherever they were run before.
+        cluster: run the episodes on this cluster, whatever engine was used before.
 
     Raises:
         UsageError: there is no such file, it is damaged, or it needs `env`.
@@ -322,7 +327,9 @@ def _engine_of(config: RunConfig, env: str, pool: dict[str, Any]) -> Engine:
     try:
         return make_engine(env, config.engine, env_args=config.env_args, clip_actions=config.clip_actions, **pool)
     except UsageError as error:
-        raise UsageError(f"{error} (trained on an environment of your own? give it to offrank.load as env)") from error
+        raise UsageError(
+            f"{error} (if it was trained on your own environment, pass that to offrank.load as env)"
+        ) from error
 
 
 def _own_engine(

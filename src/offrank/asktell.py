@@ -1,7 +1,7 @@
-"""For people who run the episodes themselves: on a robot, in a laboratory, in a simulator of their own.
+"""Ask-and-tell interface: for users who run the episodes themselves, on a robot or in their own simulator.
 
-The pending request of a run is what to do next on the hardware. What is told is written down before it is used, so that
-after a crash, a power cut or a night off, nothing that was run has to be run again.
+`ask` returns the episodes of the run's current request. What `tell` is given is written to a journal before it is used,
+so that after a crash or a power cut no episode has to be run again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from offrank.runs.saved import ASK_TELL
 
 @dataclass(frozen=True)
 class EpisodeToRun:
-    """One episode to run: start it, act by `policy.predict`, stop at the horizon or when the task ends it."""
+    """One episode to run: act by `policy.predict`, until the horizon or until the task ends the episode."""
 
     id: str  # unique in the run
     policy: TrainedPolicy
@@ -40,21 +40,24 @@ class EpisodeToRun:
 
 
 class AskTell:
-    """Serves episodes to run and learns from what it is told of them.
+    """Trains on episodes that the user runs.
 
     Args:
         algorithm: OPARS, ARS, ...
         obs_dim, act_dim: sizes of an observation and of an action.
         seed: determines the policies that are tried.
-        journal: a folder. What is told is kept there, and a new AskTell with the same arguments goes on from it.
-        horizon: steps per episode at most.
-        total_steps, iterations, threshold: when to stop; none of them: never.
+        journal: a folder in which told episodes are stored. A new AskTell with the same arguments continues from it.
+        horizon: maximum number of steps per episode.
+        total_steps, iterations, threshold: when to stop; never, if none is given.
         eval_every: iterations between evaluations, 0 for none. Evaluation episodes are asked for, and counted.
         eval_episodes: episodes per evaluation.
         low, high: bounds that actions are clipped to.
         discrete: the action is the index of the largest of the act_dim outputs.
-        keep_episodes: keep the journal's record of every episode, not only of those still needed.
+        keep_episodes: keep the files of all episodes in the journal, not only of those that are still needed.
         ranker, policy, hyperparameters: as for the algorithm.
+
+    Raises:
+        UsageError: an argument is invalid, or the journal is of another run.
     """
 
     def __init__(
@@ -122,21 +125,21 @@ class AskTell:
         self._run.start()
         self._request: Request | None = None
         self._pending = self._list_pending()
-        self._replay()
+        self._read_journal()
 
     @property
     def done(self) -> bool:
-        """Whether the run has reached its threshold or used up its budget."""
+        """Whether the run has reached its threshold or a limit."""
         return self._run.done
 
     @property
     def policy(self) -> TrainedPolicy:
-        """The unperturbed policy as it is now."""
+        """The current, unperturbed policy."""
         return self._run.policy
 
     @property
     def best_policy(self) -> TrainedPolicy:
-        """The policy of the best evaluation; the current one while there was none."""
+        """The policy of the best evaluation; the current policy before the first evaluation."""
         return self.policy if self._run.best is None else self._run.best[1]
 
     @property
@@ -144,7 +147,7 @@ class AskTell:
         return self._run.result
 
     def ask(self) -> list[EpisodeToRun]:
-        """The episodes to run now, in any order, less those already told. More follow when all of them are told."""
+        """The episodes to run now, in any order, without those already told. When all are told, there are new ones."""
         return [episode for episode in self._pending.values() if episode.id not in self._told]
 
     def tell(
@@ -159,10 +162,10 @@ class AskTell:
 
         Args:
             episode: as `ask` gave it.
-            rewards: (T,), as paid.
-            observations: (T, n) as acted on, or (T + 1, n) with where the last step led.
-            terminated: the task ended the episode (the robot fell).
-            truncated: it was cut short for another reason (the battery was empty).
+            rewards: (T,).
+            observations: (T, n), before each step, or (T + 1, n) with the one after the last step.
+            terminated: whether the task ended the episode (the robot fell).
+            truncated: whether it was cut short for another reason (the battery was empty).
 
         Raises:
             UsageError: it was not asked for, was told before, or the arrays do not fit.
@@ -170,19 +173,19 @@ class AskTell:
         """
         self._check_asked(episode)
         trajectory = self._checked(episode, rewards, observations, terminated, truncated)
-        if self._journal is not None:  # written down first: from here on it is never asked for again
+        if self._journal is not None:  # written first: from here on the episode is never asked for again
             arrays = {"observations": trajectory.observations, "rewards": trajectory.rewards}
             if trajectory.last_observation is not None:
                 arrays["last_observation"] = trajectory.last_observation
             save_arrays(self._file(episode.id), "episode", arrays, {"id": episode.id, "terminated": terminated})
-        self._take(episode.id, trajectory)
-        self._move_on()
+        self._store(episode.id, trajectory)
+        self._advance_if_complete()
 
     def close(self) -> None:
-        """Close the journal's files. Everything told is there already."""
+        """Close the journal. All told episodes are already stored in it."""
         self._run.close()
 
-    # --- what is pending
+    # --- pending episodes
 
     def _list_pending(self) -> dict[str, EpisodeToRun]:
         self._request = request = self._next_request()
@@ -198,20 +201,20 @@ class AskTell:
         return pending
 
     def _next_request(self) -> Request | None:
-        """The episodes that the run wants next, once all its lessons are carried out."""
+        """The next request of the run, after its lessons are carried out; None if the run has ended."""
         while new := self._run.take():
-            (work,) = new  # where evaluation counts, nothing overlaps
+            (work,) = new  # with count_evaluation, iterations do not overlap evaluations
             if isinstance(work, Request):
                 return work
             self._run.receive(work, work.carry_out())
         return None
 
-    def _take(self, id: str, trajectory: Trajectory) -> None:
+    def _store(self, id: str, trajectory: Trajectory) -> None:
         assert self._request is not None
         self._told[id] = Episode.of(trajectory, self._request.keep)
 
-    def _move_on(self) -> None:
-        """Give the run what it asked for, once all of it is there."""
+    def _advance_if_complete(self) -> None:
+        """Pass the rollouts of the current request to the run, once all of its episodes are told."""
         if self._request is None or len(self._told) < len(self._pending):
             return
         rollouts = Rollouts.of([self._told[id] for id in self._pending])
@@ -219,7 +222,7 @@ class AskTell:
         self._run.receive(self._request, rollouts)
         self._told = {}
         self._pending = self._list_pending()
-        self._forget(used)
+        self._delete_used(used)
 
     # --- the journal
 
@@ -227,8 +230,8 @@ class AskTell:
         assert self._journal is not None
         return self._journal / "told" / f"{id}.npz"
 
-    def _replay(self) -> None:
-        """Take up what an earlier process was told."""
+    def _read_journal(self) -> None:
+        """Read the episodes that an earlier process was told, and advance the run with them."""
         if self._journal is None:
             return
         while not self.done:
@@ -239,16 +242,16 @@ class AskTell:
                 except FileFormatError as error:
                     raise FileFormatError(f"{error}; delete it to be asked for that episode again") from error
                 last = arrays.get("last_observation")
-                self._take(id, Trajectory(arrays["observations"], arrays["rewards"], meta["terminated"], last))
+                self._store(id, Trajectory(arrays["observations"], arrays["rewards"], meta["terminated"], last))
             if len(known) < len(self._pending):
                 return
-            self._move_on()
+            self._advance_if_complete()
 
-    def _forget(self, used: list[str]) -> None:
-        """Drop the record of episodes once a checkpoint holds what came of them.
+    def _delete_used(self, used: list[str]) -> None:
+        """Delete the files of episodes whose results are in a checkpoint.
 
-        An iteration's episodes stay until the iteration is over: behaviour rollouts are needed again if it is replayed.
-        Those of an extra evaluation at the end stay for good: the last checkpoint is older than they are.
+        Those of an iteration are kept until the iteration is complete: after a restart, the iteration is repeated from
+        them. Those of a final evaluation are never deleted: the last checkpoint is older than they are.
         """
         if self._journal is None or self._keep:
             return

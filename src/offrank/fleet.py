@@ -1,4 +1,4 @@
-"""Many runs of one task from Python: seeds x algorithms x hyperparameters, side by side on one engine."""
+"""Many runs of one task from Python: seeds x algorithms x hyperparameters, concurrently on one engine."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Fleet:
         task: one of our tasks, or a Gymnasium id.
         algos: names of algorithms, such as op-ars.
         seeds: of the runs.
-        ranker: instead of the one the algorithms imply.
-        policy: the kind of policy, such as linear or skip:32; by default the algorithms' own.
-        grid: values to try of hyperparameters and of `policy`, by name; every combination is a run of each algorithm
+        ranker: instead of the default rankers of the algorithms.
+        policy: the kind of policy, such as linear or skip:32; by default those of the algorithms.
+        grid: lists of values of hyperparameters and of `policy`, by name; every combination is a run of each algorithm
             and seed.
         engine, threads, workers, env_args, clip_actions, gpu, cluster: see `offrank.engines.make_engine`.
-        horizon: steps per episode; by default the environment's own.
-        hyperparameters: by name, the same for every run; the task's presets fill in the rest.
+        horizon: maximum number of steps per episode; by default that of the environment.
+        hyperparameters: by name, the same for every run; the others are taken from the task's presets.
 
-    A run in a fleet has the bits it has alone, on engines that are exact.
+    A run in a fleet has the same bits as alone, except on the warp engine without `deterministic`.
     """
 
     def __init__(
@@ -113,23 +113,23 @@ class Fleet:
         side_by_side: int | None = None,
         checkpoint_seconds: float = 30.0,
     ) -> list[dict[str, Any]]:
-        """Train every run until a limit is reached; returns their results, in the order of algorithms, grid and seeds.
+        """Train every run until a limit is reached. Returns their results, in the order of algorithms, grid and seeds.
 
         Args:
-            total_steps: of each run; the iteration they run out in is finished.
-            iterations: likewise, in iterations.
-            threshold: a run stops at its first evaluation whose mean return reaches it; by default the task's own.
-            eval_every: iterations between evaluations, which are not counted; 0 for none.
+            total_steps: environment steps of each run; the iteration that exceeds them is completed.
+            iterations: iterations of each run.
+            threshold: a run stops at its first evaluation whose mean return reaches it; by default that of the task.
+            eval_every: iterations between evaluations, whose steps are not counted; 0 for none.
             eval_episodes: episodes per evaluation.
-            out: a folder that gets one run folder per run.
-            resume: continue what is in `out`.
-            progress: show it on stderr.
-            side_by_side: how many runs go at a time; None for all.
-            checkpoint_seconds: the longest time between checkpoints of a run.
+            out: a folder for the run folders.
+            resume: continue the runs in `out`.
+            progress: show progress on stderr.
+            side_by_side: maximum number of runs at a time; None for all.
+            checkpoint_seconds: maximum time between checkpoints of a run.
 
         Raises:
-            Interrupted: by Ctrl-C or SIGTERM; what is in `out` goes on with resume=True, to the same bits.
-            FleetError: runs failed, or their folders are damaged; the others went on to their end. `runs` holds them.
+            Interrupted: by Ctrl-C or SIGTERM; the runs in `out` can be continued with resume=True, to the same bits.
+            FleetError: some runs failed, or their folders are damaged; the others were completed, and are in `runs`.
         """
         if total_steps is None and iterations is None:
             raise UsageError("say when to stop: total_steps or iterations")
@@ -160,5 +160,5 @@ class Fleet:
         return [run.best_of_all[1] for run in self.runs]
 
     def close(self) -> None:
-        """Give back the engine's threads, processes and memory."""
+        """Release the engine's threads, processes and memory."""
         self.engine.close()

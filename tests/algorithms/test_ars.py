@@ -101,7 +101,7 @@ def test_statistics_are_frozen_within_an_iteration(engine: FunctionEngine) -> No
 
 
 def test_the_survival_bonus_is_taken_off_every_training_step() -> None:
-    """Two policies that earn the bonus alone differ in length only; without it neither is better."""
+    """The policies get the bonus only and differ in length; without the bonus their returns are equal."""
 
     def simulate(weights, whitening, seed: int, horizon: int) -> Trajectory:
         length = 3 if weights[0, 0] > 0 else 9

@@ -13,7 +13,7 @@ from offrank.algorithms.base import Episodes
 from offrank.algorithms.learning import batched
 from offrank.algorithms.learning.batched import BatchedTrainer, trainer_on
 from offrank.algorithms.rankers import Critic
-from offrank.algorithms.rankers.base import Ranking, taught
+from offrank.algorithms.rankers.base import Ranking, learn_now
 from offrank.algorithms.rankers.critic import CriticLesson
 from offrank.algorithms.strategies import ARS
 from offrank.core.arrays import Memory
@@ -51,7 +51,7 @@ def torch_on_the_gpu() -> BatchedTrainer:
 
 
 class Learner:
-    """A run, as far as a trainer knows it."""
+    """The part of a run that a trainer needs."""
 
     def __init__(self, seed: int, b: int, policy: str = "linear"):
         self.engine = FunctionEngine(linear_system(N_OBS, P), N_OBS, P, HORIZON)
@@ -60,7 +60,7 @@ class Learner:
         self.state = self.algorithm.start(seed)
 
     def lesson(self) -> tuple[CriticLesson, Any]:
-        """The lesson of an iteration, and the iteration, which waits for its outcome."""
+        """The lesson of an iteration, and the iteration's generator, which waits for the result."""
         iteration = self.algorithm.iteration(self.state)
         work = next(iteration)
         while not isinstance(work, Lesson):
@@ -68,7 +68,7 @@ class Learner:
         assert isinstance(work, CriticLesson)
         return work, iteration
 
-    def go_on(self, iteration: Any, memory: Memory) -> None:
+    def complete(self, iteration: Any, memory: Memory) -> None:
         try:
             iteration.send(memory)
         except StopIteration as done:
@@ -91,12 +91,12 @@ def test_lessons_together_are_the_lessons_one_by_one(make: Any, policy: str) -> 
             for name, value in one.items():
                 assert other[name].dtype == value.dtype and other[name].shape == value.shape
                 np.testing.assert_allclose(other[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
-            learner.go_on(iteration, one)
-    assert updates == {6, 7, 9, 10, 15, 16}  # not all had equally much to learn, nor in every iteration
+            learner.complete(iteration, one)
+    assert updates == {6, 7, 9, 10, 15, 16}  # the number of updates differs between runs and iterations
     assert len(ranker_memory(learners[1].state)["replay.state"]) == CRITIC.replay
 
 
-def test_a_run_that_did_not_come_the_last_time_finds_its_buffer_again() -> None:
+def test_a_run_that_was_not_in_the_last_batch_keeps_its_buffer() -> None:
     trainer, learner = numpy_trainer(), Learner(0, 3)
     for trained_here in (True, False, True, True):
         lesson, iteration = learner.lesson()
@@ -104,10 +104,10 @@ def test_a_run_that_did_not_come_the_last_time_finds_its_buffer_again() -> None:
         if trained_here:
             [found] = trainer.train([lesson], [learner])
             np.testing.assert_allclose(found["q.w2"], alone["q.w2"], rtol=1e-3, atol=1e-5)
-        learner.go_on(iteration, alone)
+        learner.complete(iteration, alone)
 
 
-def test_a_critic_that_diverges_is_drawn_anew_and_leaves_the_others_alone() -> None:
+def test_a_critic_that_diverges_is_reinitialised_and_does_not_change_the_others() -> None:
     trainer, learners = numpy_trainer(), [Learner(0, 3), Learner(1, 3)]
     lessons = [learner.lesson()[0] for learner in learners]
     broken: Any = lessons[0]
@@ -118,13 +118,13 @@ def test_a_critic_that_diverges_is_drawn_anew_and_leaves_the_others_alone() -> N
     np.testing.assert_allclose(second["q.w1"], lessons[1].carry_out()["q.w1"], rtol=1e-3, atol=1e-5)
 
 
-def test_a_ranker_taught_by_hand_knows_what_an_iteration_would_have_taught_it() -> None:
+def test_learn_now_equals_the_learning_of_an_iteration() -> None:
     learner = Learner(0, 3)
     lesson, iteration = learner.lesson()
     c = replace(lesson.proposal, keep=True)
     pairs = answered(c.evaluate(np.arange(3)), learner.engine.run)
-    memory = taught(CRITIC, CRITIC.start(c.policy, 0), c, Ranking(pairs.index), pairs)
-    learner.go_on(iteration, lesson.carry_out())
+    memory = learn_now(CRITIC, CRITIC.start(c.policy, 0), c, Ranking(pairs.index), pairs)
+    learner.complete(iteration, lesson.carry_out())
     assert int(memory["step"]) == int(ranker_memory(learner.state)["step"]) > 0
     np.testing.assert_array_equal(memory["q.w2"], ranker_memory(learner.state)["q.w2"])
 
@@ -173,10 +173,10 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Counting:
     return trainer
 
 
-def test_a_fleet_on_a_device_learns_together_what_its_runs_learn_alone(trainer: Counting) -> None:
+def test_a_fleet_on_a_device_learns_in_batches_what_its_runs_learn_alone(trainer: Counting) -> None:
     alone = [run(seed) for seed in range(4)]
     drive(alone, plain())
-    assert trainer.batches == []  # not where there is no device
+    assert trainer.batches == []  # not without a device
     together = [run(seed) for seed in range(4)]
     drive(together, device())
     assert sum(trainer.batches) >= 4 * 6 and max(trainer.batches) > 1
@@ -196,13 +196,13 @@ def test_without_pytorch_every_run_has_its_own_lesson(monkeypatch: pytest.Monkey
 def test_a_run_that_waits_for_a_lesson_never_waits_for_runs_that_have_none(
     trainer: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One run that learns beside two that do not, on an engine that always has something finished."""
+    """One run with lessons and two without, on an engine that always has finished requests."""
     monkeypatch.setattr(drive_module, "PATIENCE", 1e9)
     learning, others = run(0), [run(seed, ranker="random", iterations=200, eval_every=0) for seed in (1, 2)]
     ended: list[int] = []
     learning.callbacks = (lambda run, record: ended.append(others[0].state.iteration),)
     drive([learning, *others], device())
-    assert learning.state.iteration == 6 and ended[-1] < 60  # not only after the others had ended
+    assert learning.state.iteration == 6 and ended[-1] < 60  # not only after the other runs ended
     assert trainer.batches == [1] * 6
 
 
@@ -216,12 +216,14 @@ def test_lessons_of_different_kinds_are_batched_apart(trainer: Counting) -> None
         np.testing.assert_allclose(matrix(b.state), matrix(a.state), rtol=1e-3, atol=1e-5)
 
 
-def test_a_lesson_waits_for_its_peers_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, trainer: Counting) -> None:
+def test_a_lesson_waits_for_others_of_its_key_but_not_forever(
+    monkeypatch: pytest.MonkeyPatch, trainer: Counting
+) -> None:
     queue, runs = LessonQueue("pretended"), [run(seed) for seed in range(4)]
     learners = [Learner(seed, 2) for seed in range(4)]
     for one, learner in zip(runs, learners, strict=True):
         queue.add(one, learner.lesson()[0])
-    assert len(queue.due(runs, idle=False)) == 4  # all of a kind have come
+    assert len(queue.due(runs, idle=False)) == 4  # all runs with this key are waiting
     queue.add(runs[0], learners[0].lesson()[0])
     assert queue.due(runs, idle=False) == []  # one of four waits
     monkeypatch.setattr(drive_module, "PATIENCE", 0.0)
@@ -241,7 +243,7 @@ def test_a_run_that_ends_while_it_waits_for_its_lesson_is_done(trainer: Counting
 
 
 @pytest.mark.parametrize("error", [EngineError("the device is gone"), RuntimeError("CUDA out of memory")])
-def test_what_goes_wrong_in_a_lesson_saves_the_runs(
+def test_an_error_in_a_lesson_saves_the_runs(
     trainer: Counting, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(lessons: Any, owners: Any) -> list[Memory]:

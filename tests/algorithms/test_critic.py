@@ -1,4 +1,4 @@
-"""The ranker that learns, and the trust it is given."""
+"""The critic ranker, and the trust in its predictions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LINEAR, SMALL = make_policy("linear", N_OBS, P), make_policy("linear", 3, 2)
 
 
 class Known(Critic):
-    """Knows the gradient: its first entry."""
+    """A critic with a known gradient along the first parameter."""
 
     name = "known"
 
@@ -76,11 +76,11 @@ def test_trust_is_the_same_whether_directions_were_random_or_chosen_for_their_pr
     everything, selected = (trust.observe(trust.no_evidence(), x[at], y[at], 0.9) for at in (slice(None), chosen))
     assert trust.correlation(everything) == pytest.approx(rho, abs=0.02)
     assert trust.correlation(selected) == pytest.approx(rho, abs=0.02)
-    if rho > 0:  # which is why signs are logged, and not what decides
+    if rho > 0:  # signs are biased by the choice, so they are only logged
         assert trust.sign_accuracy(selected) > trust.sign_accuracy(everything) + 0.05
 
 
-def test_trust_forgets() -> None:
+def test_trust_decays() -> None:
     x = np.array([1.0, -2.0, 0.5])
     sums = trust.observe(trust.no_evidence(), x, x, 0.5)
     assert trust.correlation(sums) == 1.0
@@ -104,7 +104,7 @@ def test_one_enormous_difference_does_not_outlast_the_evidence_after_it() -> Non
     assert trust.correlation(sums) > 0.9
 
 
-# --- how a learned ranker is used
+# --- use of a learned ranker
 
 
 def test_a_trusted_ranker_takes_the_directions_furthest_along_its_gradient() -> None:
@@ -116,7 +116,7 @@ def test_a_trusted_ranker_takes_the_directions_furthest_along_its_gradient() -> 
     assert ranking.metrics["ranker_learned"]
 
 
-def test_a_ranker_that_mispredicts_gives_way_to_random_directions_and_is_still_judged() -> None:
+def test_a_ranker_that_mispredicts_is_replaced_by_random_directions_and_still_measured() -> None:
     ranker, tried = Known(warmup=0), engine()
     memory = ranker.start(LINEAR, 0)
     wrong = np.zeros(P * N_OBS)
@@ -127,13 +127,13 @@ def test_a_ranker_that_mispredicts_gives_way_to_random_directions_and_is_still_j
     assert ranking.metrics["ranker_trust"] == pytest.approx(-1.0) and not ranking.metrics["ranker_learned"]
     assert np.array_equal(ranking.chosen, np.arange(c.b)) and not tried.requests
     memory = ranker.learn(ranker.start(LINEAR, 0), c, ranking, outcome(c, -wrong))
-    assert trust.correlation(memory["trust"]) == pytest.approx(1.0)  # predicted while it did not rank
+    assert trust.correlation(memory["trust"]) == pytest.approx(1.0)  # predictions are made while directions are random
 
 
-def test_a_named_combination_brings_what_suits_it_and_gives_way() -> None:
+def test_a_rankers_suggestions_are_used_and_can_be_overridden() -> None:
     usual, q = resolve("HalfCheetah-v3", "ars"), resolve("HalfCheetah-v3", "q-ars")
     assert q.ranker.name == "critic" and q.episodes["probe_share"] == 0.15 and q.settings.n_directions == 4000
-    assert (usual.settings.n_top, q.settings.n_top) == (4, 8)  # the preset of the pair, before the strategy's own
+    assert (usual.settings.n_top, q.settings.n_top) == (4, 8)  # the preset of the pair has priority over the strategy's
     assert q.sources["n_top"].startswith("ours") and q.sources["step_size"] == usual.sources["step_size"]
     assert resolve("HalfCheetah-v3", "ars", "critic").hyperparameters == q.hyperparameters
     assert (
@@ -151,7 +151,7 @@ def test_candidates_of_the_critic_are_many_unless_given() -> None:
     assert resolve("HalfCheetah-v3", "ars", "random").settings.n_directions == 32
 
 
-def test_the_first_iterations_are_random_and_predictions_are_judged_meanwhile() -> None:
+def test_the_first_iterations_are_random_and_predictions_are_measured_in_them() -> None:
     _, log = iterate(ARS(n_directions=8, n_top=2), Known(warmup=3, trust_needed=-1.0), engine(), 5)
     assert [entry["ranker_learned"] for entry in log] == [False, False, False, True, True]
     assert log[3]["ranker_trust"] != 0.0
@@ -228,7 +228,7 @@ def test_replay_holds_k_step_transitions_with_terminal_flags_right(terminated: b
         assert rows["ahead"][t] == end - t
         assert rows["boot"][t] == pytest.approx(0.0 if terminated and end == 6 else discount ** (end - t))
         np.testing.assert_allclose(rows["action"][t], W @ ((seen[t] - 1) * 2), rtol=1e-5)
-    assert rows["ahead"][6] == 0  # where the last step led is a state, and no start
+    assert rows["ahead"][6] == 0  # the last state is stored, but no transition starts there
     np.testing.assert_allclose(rows["state"], seen, rtol=1e-6)
 
 
@@ -262,7 +262,7 @@ def test_a_long_replay_is_not_copied_in_every_iteration() -> None:
     assert len(held["state"]) == 1000 and len(places) < 30
     state = weakref.ref(held["state"].base)
     del held
-    assert state() is None  # nobody keeps it
+    assert state() is None  # there is no other reference to it
 
 
 def test_cutting_the_replay_leaves_every_transition_whole() -> None:
@@ -282,7 +282,7 @@ def test_cutting_the_replay_leaves_every_transition_whole() -> None:
 def test_critic_finds_the_gradient_of_the_return(policy: str) -> None:
     horizon, task = 30, engine(horizon=30)
     ranker = Critic(n_steps=10, discount=0.9, passes=100.0, critic_rate=3e-3, trust_needed=1.0)
-    strategy = ARS(n_directions=8, n_top=8, noise_std=0.05, step_size=1e-9)  # stays where it is
+    strategy = ARS(n_directions=8, n_top=8, noise_std=0.05, step_size=1e-9)  # the policy hardly moves
     algorithm = search(strategy, ranker, task.space, policy=policy)
     state, _ = iterate(strategy, ranker, task, 15, policy=policy)
     c = algorithm.propose(state, horizon)
@@ -299,7 +299,7 @@ def test_critic_finds_the_gradient_of_the_return(policy: str) -> None:
     assert np.sum(found * true) > 0.7 * np.linalg.norm(found) * np.linalg.norm(true)
 
 
-def test_a_critic_that_diverges_is_drawn_anew() -> None:
+def test_a_critic_that_diverges_is_reinitialised() -> None:
     ranker = Critic(critic_rate=1e30)
     with np.errstate(all="ignore"):
         state, _ = iterate(ARS(n_directions=8, n_top=2), ranker, engine(), 4)

@@ -1,4 +1,4 @@
-"""How a run finds the length of its training episodes."""
+"""The search for the length of training episodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROBING = Episodes(H, probe_share=0.25)
 
 
 def pairs_of(rewards: FloatArray) -> Pairs:
-    """Pairs whose episodes (2m, T) were paid these rewards; nan: the task had ended them."""
+    """Pairs whose episodes (2m, T) have these rewards; nan: after the task ended the episode."""
     rng = np.random.default_rng(0)
     episodes = []
     for row in rewards:
@@ -51,33 +51,33 @@ def after(rewards: FloatArray, ranker: Ranker | None = None, before: Memory | No
 
 
 def chosen(known: Memory) -> int:
-    """The length of the iteration after, where no whole one is due."""
+    """The length of the next iteration, if it is not one of whole episodes."""
     return horizon.length(known | {"steps": np.array([1, 0])}, 0, PROBING)
 
 
-def test_what_a_step_carries_is_the_adjusted_square_of_the_correlation_over_its_steps() -> None:
+def test_the_signal_is_the_adjusted_squared_correlation_per_step() -> None:
     rewards = np.random.default_rng(5).normal(size=(60, H))
     known, least = after(rewards), 1.0
     difference = np.cumsum(rewards, axis=1)[0::2] - np.cumsum(rewards, axis=1)[1::2]
     for found, h in zip(horizon.signal(known["evidence"]), horizon.lengths(H), strict=True):
         x, y = difference[:, h - 1], difference[:, -1]
         square = (x @ y) ** 2 / (x @ x) / (y @ y)  # about zero: a pair's signs are exchangeable
-        least = min(least, max(square - (1 - square) / 30, 0))  # a shorter part never tells more
+        least = min(least, max(square - (1 - square) / 30, 0))  # a shorter part never has a larger correlation
         assert found == pytest.approx(least / h)
 
 
-def test_where_the_first_steps_tell_all_the_shortest_length_is_taken() -> None:
+def test_the_shortest_length_is_taken_if_the_first_steps_decide() -> None:
     rate = np.random.default_rng(2).normal(size=(16, 1))
     assert chosen(after(np.repeat(rate, H, axis=1))) == H >> horizon.HALVINGS
 
 
-def test_where_the_end_decides_episodes_stay_whole() -> None:
+def test_episodes_stay_whole_if_the_end_decides() -> None:
     rewards = np.random.default_rng(2).normal(size=(64, H))
     rewards[:, -1] *= 1000
     assert chosen(after(rewards)) == H
 
 
-def test_of_two_lengths_that_carry_nearly_the_same_the_longer_is_taken() -> None:
+def test_of_two_lengths_with_nearly_the_same_signal_the_longer_is_taken() -> None:
     evidence = np.tile([100.0, 1.0, 0.0, 1.0, 0.0], (4, 1))
     evidence[:, 4] = 100 * np.array(horizon.lengths(H))
     for square, expected in (([1, 1, 0.4, 0.3], 160), ([1, 0.5, 0.45, 0.2], 80), ([1, 0.2, 0.1, 0.3], 320)):
@@ -88,7 +88,7 @@ def test_of_two_lengths_that_carry_nearly_the_same_the_longer_is_taken() -> None
 def test_episodes_that_the_task_ends_early_make_no_length_cheaper_than_it_is() -> None:
     rate = np.random.default_rng(2).normal(size=(16, 1))
     rewards = np.repeat(rate, H, axis=1)
-    rewards[:, 80:] = np.nan  # all over after 80 steps: each length from there on tells all, and costs the same
+    rewards[:, 80:] = np.nan  # all episodes end within 80 steps: longer lengths have the same correlation and cost
     found = dict(zip(horizon.lengths(H), horizon.signal(after(rewards)["evidence"]), strict=True))
     assert found[320] == found[160] == found[80] == pytest.approx(1 / 80)
     assert found[40] == pytest.approx(1 / 40)
@@ -147,7 +147,7 @@ def test_whole_iterations_take_their_share_of_the_steps_and_are_asked_for_with_t
     assert final.memory["horizon.steps"].tolist() == [32 * H, 32 * lengths[at + 1 :].sum()]
 
 
-def test_a_run_that_looks_for_its_length_resumes_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_run_that_searches_for_the_length_resumes_to_the_same_bits(tmp_path: Path) -> None:
     settings = {"n_directions": "20", "n_top": "8", "probe_share": "0.3", "warmup": "1"}
     command = ["train", "Swimmer-v3", "--algo", "ars", "--ranker", "critic", "--horizon", "100", "--quiet", "--resume"]
     command += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
@@ -161,7 +161,7 @@ def test_a_run_that_looks_for_its_length_resumes_to_the_same_bits(tmp_path: Path
     assert len({line["train_length"] for line in log}) > 1
 
 
-def test_a_given_length_is_not_looked_for() -> None:
+def test_no_length_is_searched_for_if_it_is_given() -> None:
     engine = FunctionEngine(linear_system(N_OBS, P), N_OBS, P, H)
     _, log = iterate(ARS(n_directions=4, n_top=4), Random(), engine, 3, episodes=replace(PROBING, train_horizon=5))
     assert [metrics["train_length"] for metrics in log] == [5, 5, 5]
@@ -179,7 +179,7 @@ def test_a_wrong_setting_is_named(given: dict[str, float], said: str) -> None:
         Episodes(10, **given)
 
 
-# --- what a critic adds to episodes that were cut
+# --- values that a critic adds to cut episodes
 
 
 def trained(critic: Critic) -> Memory:
@@ -189,9 +189,9 @@ def trained(critic: Critic) -> Memory:
     return memory | {"unit": np.array(3.0)}
 
 
-def test_cut_episodes_are_credited_with_the_value_of_where_they_stood() -> None:
+def test_the_value_of_the_last_state_is_added_to_cut_episodes() -> None:
     rewards = np.random.default_rng(8).normal(size=(6, 8))
-    rewards[3, 5:] = np.nan  # the task ended this one: nothing comes after
+    rewards[3, 5:] = np.nan  # the task ended this one: its last state has no value
     pairs, critic = pairs_of(rewards), Critic()
     memory, c = trained(critic), candidates(length=8)
     found = critic.finish(memory, c, pairs)
@@ -212,8 +212,8 @@ def test_nothing_is_added_to_whole_episodes_before_the_critic_has_learned_or_whe
     assert Critic(tails=False).finish(memory, candidates(length=8), pairs) is pairs
 
 
-def test_lengths_are_judged_by_what_the_strategy_would_see() -> None:
-    """A ranker whose credit for cut episodes is perfect makes the shortest of them as good as the whole."""
+def test_lengths_are_compared_by_the_returns_the_strategy_would_use() -> None:
+    """With a ranker that adds the exact value to cut episodes, the shortest ones are as good as whole ones."""
     rewards = np.random.default_rng(2).normal(size=(64, H))
     rewards[:, -1] *= 1000
     known = pairs_of(rewards)

@@ -113,7 +113,7 @@ def test_q_is_centred_over_all_rollouts_and_stops_at_each_ones_end(engine: Funct
     behaviour = answered(candidates().behave(3), engine.run)
     Q = rewards_to_come(behaviour, 0.7)
     first_of_each = Q[[0, 10, 20]]
-    np.testing.assert_allclose(first_of_each.sum(), 0.0, atol=1e-9)  # all (r - eta) add up to nothing
+    np.testing.assert_allclose(first_of_each.sum(), 0.0, atol=1e-9)  # the sum of all (r - eta) is 0
     rewards = np.concatenate([t.rewards for t in behaviour.trajectories])
     np.testing.assert_allclose(Q[[9, 19, 29]], rewards[[9, 19, 29]] - rewards.mean())
 
@@ -208,7 +208,7 @@ def test_adaptive_falls_back_when_scores_contradict_returns() -> None:
     for _ in range(10):
         memory = ranker.learn(memory, candidates(), *contrary)
     assert ranker.on_policy_now(0, memory)
-    after = ranker.learn(memory, candidates(), *agreeing)  # that iteration ranked on-policy
+    after = ranker.learn(memory, candidates(), *agreeing)  # that iteration was ranked on-policy
     assert not ranker.on_policy_now(0, after)
 
 
@@ -244,7 +244,7 @@ def test_adaptive_with_b_of_one_counts_only_the_stall() -> None:
     assert not ranker.on_policy_now(0, memory) and float(memory["tau"]) == 1.0
 
 
-def test_ranking_asks_only_through_what_it_yields(engine: FunctionEngine) -> None:
+def test_ranking_has_no_side_effects(engine: FunctionEngine) -> None:
     """Rankers are frozen and their memory explicit: ranking twice from the same state gives the same."""
     ranker = Adaptive()
     c = candidates()

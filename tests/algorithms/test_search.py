@@ -1,4 +1,4 @@
-"""What holds for every strategy with every ranker: a new part is tested by being registered."""
+"""Properties of every strategy with every ranker: a new one is tested once it is registered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config(
     given: dict[str, object] = {"n_directions": N, "n_top": B, "noise_std": 0.1}
     if "n_behaviour" in resolve(None, algo, ranker).hyperparameters:
         given["n_behaviour"] = N_B
-    if "warmup" in resolve(None, algo, ranker).hyperparameters:  # so that it really ranks
+    if "warmup" in resolve(None, algo, ranker).hyperparameters:  # so that the critic ranks
         given |= {"warmup": 1, "trust_needed": -1.0}
     recipe = resolve(None, algo, ranker, given)
     return RunConfig(
@@ -104,7 +104,7 @@ def test_improves_a_small_task(algo: str, ranker: str, policy: str) -> None:
     base = np.mean(
         [untrained.simulate(np.zeros((N_ACT, N_OBS)), run.policy.whitening, s, 30).rewards.sum() for s in range(200)]
     )
-    assert run.best is not None and run.best[0].mean > 0.8 * base  # both negative: a fifth nearer to 0
+    assert run.best is not None and run.best[0].mean > 0.8 * base  # both are negative: at least a fifth closer to 0
 
 
 @pytest.mark.parametrize(("algo", "ranker", "policy"), PARTS)
@@ -115,7 +115,7 @@ def test_survives_equal_returns(algo: str, ranker: str, policy: str) -> None:
 
 
 def test_a_ranker_that_is_no_kernel_reads_nothing_of_the_kernels_preset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Swimmer's h is 0.1 by the paper, for the paper's kernel: another ranker's bandwidth is its own."""
+    """The paper's h = 0.1 on Swimmer is for its kernel, not for the bandwidth of another ranker."""
 
     @dataclass(frozen=True)
     class Other(Random):
@@ -131,7 +131,7 @@ def test_a_ranker_that_is_no_kernel_reads_nothing_of_the_kernels_preset(monkeypa
     assert resolve("Swimmer-v3", "ars", "smallest-change").ranker.n_behaviour == 2
 
 
-def test_every_algorithm_has_a_python_face() -> None:
+def test_every_algorithm_has_an_agent() -> None:
     import offrank
     from offrank.agents import AGENTS
     from offrank.algorithms import ALGORITHMS

@@ -1,4 +1,4 @@
-"""TRES against mathematics: densities, finite differences, and the plain evolution-strategies gradient."""
+"""TRES against densities, finite differences, and the plain evolution-strategies gradient."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_several_epochs_are_gradient_ascent_on_the_papers_objective() -> None:
 
 
 def test_clipping_is_by_dimension_not_by_sample() -> None:
-    """One dimension far out of the trust region leaves the gradient of the others alone."""
+    """One dimension far outside of the trust region does not change the gradient of the others."""
     used = some_pairs()
     eps = candidates().directions.take(used.index)
     V = (np.concatenate([used.plus, used.minus]) - 100) / 20
@@ -109,7 +109,7 @@ def test_clipping_is_by_dimension_not_by_sample() -> None:
 
 
 def test_shifting_or_scaling_all_returns_changes_nothing() -> None:
-    """The sign of V decides what is clipped: it must not depend on where zero is."""
+    """The sign of V decides what is clipped: it must not depend on the offset of the returns."""
     strategy, c, used = TRES(noise_std=0.3, learning_rate=0.01, clip=0.2), candidates(), some_pairs()
     M, _, _ = strategy.update(c, used, {})
     for other in (pairs(used.plus - 500, used.minus - 500), pairs(3 * used.plus, 3 * used.minus)):
@@ -121,7 +121,7 @@ def test_equal_returns_give_no_step() -> None:
     assert np.array_equal(M, candidates().theta) and metrics["sigma_R"] == 0
 
 
-def test_chunks_of_dimensions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_does_not_depend_on_the_chunks_of_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
     c, used = candidates(p=300), some_pairs()
     assert len(c.theta) > 2 * CHUNK
     strategy = TRES(noise_std=0.3, learning_rate=0.01, clip=0.2)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrank.core.noise import BLOCK, Directions, Role, _Drawn, episode_seeds, size_cache
+from offrank.core.noise import BLOCK, Directions, Role, _BlockCache, episode_seeds, size_cache
 
 SIZE = 15
 
@@ -17,26 +17,26 @@ def test_first_directions_do_not_depend_on_how_many_are_drawn(seed: int, iterati
     assert np.array_equal(few.take(np.arange(3)), many.take(np.arange(3)))
 
 
-def test_a_direction_is_the_same_whoever_asks_and_in_whatever_company() -> None:
+def test_a_direction_is_the_same_alone_or_taken_with_others() -> None:
     directions = Directions(7, 2, 100, SIZE)
     everything = directions.take(np.arange(100))
     for index in ([99], [0, 40, 41], [64, 3, 64]):
         assert np.array_equal(directions.take(np.array(index)), everything[index])
 
 
-def test_directions_are_the_same_after_being_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directions_are_the_same_after_leaving_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     directions = Directions(7, 2, 100, SIZE)
     before = directions.take(np.arange(100))
-    monkeypatch.setattr("offrank.core.noise._drawn", _Drawn(limit=1))
+    monkeypatch.setattr("offrank.core.noise._cache", _BlockCache(limit=1))
     assert np.array_equal(directions.take(np.arange(100)), before)
     assert all(np.array_equal(directions.one(k), before[k]) for k in (99, 0, 50))
 
 
-def test_drawn_blocks_are_bounded() -> None:
-    drawn = _Drawn(limit=3 * BLOCK * 15 * 8)
+def test_cached_blocks_are_bounded() -> None:
+    cache = _BlockCache(limit=3 * BLOCK * 15 * 8)
     for block in range(10):
-        drawn.get((0, 0, block, BLOCK, SIZE))
-    assert drawn._bytes <= drawn.limit and len(drawn._blocks) == 3
+        cache.get((0, 0, block, BLOCK, SIZE))
+    assert cache._bytes <= cache.limit and len(cache._blocks) == 3
 
 
 def test_directions_differ_by_seed_iteration_and_index() -> None:
@@ -65,9 +65,9 @@ def test_no_episodes_have_no_seeds() -> None:
     assert len(episode_seeds(0, 0, Role.PLUS, np.zeros(0, dtype=np.int64))) == 0
 
 
-def test_directions_of_all_runs_under_way_are_remembered() -> None:
+def test_the_cache_holds_the_directions_of_all_active_runs() -> None:
     blocks = 42
-    many = Directions(seed=11, iteration=0, count=blocks * BLOCK, size=17 * 376)  # 69 MB: more than is kept unasked
+    many = Directions(seed=11, iteration=0, count=blocks * BLOCK, size=17 * 376)  # 69 MB, more than MIN_CACHE
 
     def still_there_after_all() -> bool:
         first = many.one(0)

@@ -42,7 +42,7 @@ def test_a_large_mean_does_not_swamp_a_small_deviation() -> None:
 
 
 def test_humanoid_has_exactly_its_257_varying_features() -> None:
-    """106 entries are always 0 and 13 are body masses; rounding must not bring them to life."""
+    """106 entries are always 0 and 13 are body masses; rounding errors must not make them vary."""
     engine = MujocoEngine(TASKS["Humanoid-v3"], threads=2)
     normalizer = Normalizer.empty(376)
     for seed in (0, 100):

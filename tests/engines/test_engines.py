@@ -21,7 +21,7 @@ from offrank.core.rollouts import Request, Rollouts
 from offrank.engines import make_engine, resolve_engine
 from offrank.engines.base import Engine
 from offrank.engines.gymnasium.engine import GymnasiumEngine
-from offrank.engines.gymnasium.stage import Stage
+from offrank.engines.gymnasium.env_runner import EnvRunner
 from offrank.engines.native.compiled import Actor
 from offrank.engines.native.engine import MujocoEngine
 from offrank.engines.native.simulation import Simulation
@@ -48,7 +48,7 @@ def test_same_bits_at_any_thread_count(name: str) -> None:
         assert same_rollouts(MujocoEngine(task, threads).run(request), reference), threads
 
 
-def test_same_bits_alone_or_in_company() -> None:
+def test_same_bits_alone_or_beside_other_requests() -> None:
     task = TASKS["Hopper-v3"]
     info = MujocoEngine(task).space
     requests = [
@@ -77,7 +77,7 @@ def test_a_request_may_join_while_others_run() -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_compiled_step_equals_the_plain_one_from_equal_states(name: str) -> None:
-    """The compiled loop against the registered environment: the order of summation is all that may differ."""
+    """The compiled loop against the registered environment: only the order of summation may differ."""
     task = TASKS[name]
     native, env = MujocoEngine(task, threads=2), gym.make(f"offrank/{name}").unwrapped
     rng = np.random.default_rng(0)
@@ -98,14 +98,14 @@ def test_compiled_step_equals_the_plain_one_from_equal_states(name: str) -> None
             assert terminated == (last and trajectory.terminated)
             steps += 1
             if t == 12:
-                break  # chaos amplifies a rounding error; twelve steps do not
+                break  # rounding errors grow in a chaotic system; twelve steps are few enough
     assert steps > 60
 
 
 @pytest.mark.parametrize("policy", ["linear", "affine", "skip:5", "mlp:6,9,4"])
 @pytest.mark.parametrize("name", TASKS)
 def test_one_compiled_step_is_the_plain_one_to_ten_digits(name: str, policy: str) -> None:
-    """From equal states, where nothing has had time to amplify a rounding error."""
+    """From equal states, so that rounding errors have not grown."""
     task, env = TASKS[name], gym.make(f"offrank/{name}").unwrapped
     native = MujocoEngine(task, threads=2)
     request = pair_request(native.space, 20, scale=0.5, horizon=1, keep=True, policy=policy)
@@ -217,7 +217,7 @@ def test_non_finite_rewards_name_the_episode_and_the_step() -> None:
         engine.run(pair_request(engine.space, 2, horizon=20, seed=70))
 
 
-def test_an_engine_works_on_after_a_failure() -> None:
+def test_an_engine_can_be_used_after_a_failure() -> None:
     task = TASKS["Swimmer-v3"]
     engine = MujocoEngine(task, threads=2)
     request = pair_request(engine.space, 2, horizon=20)
@@ -289,7 +289,7 @@ def test_an_engine_that_is_dropped_ends_its_threads_and_processes() -> None:
     assert threading.active_count() <= before
 
 
-def test_cancel_forgets_what_was_submitted() -> None:
+def test_cancel_drops_what_was_submitted() -> None:
     engine = MujocoEngine(TASKS["Swimmer-v3"], threads=1)
     engine.submit(pair_request(engine.space, 2))
     engine.completed(timeout=0.0)
@@ -332,15 +332,15 @@ def test_dict_observations_are_flattened() -> None:
 
 
 def test_discrete_actions_are_the_largest_output() -> None:
-    stage = Stage(gym.make("CartPole-v1"), clip_actions=True)
-    assert stage.space.discrete and stage.space.act_dim == 2
-    assert [stage.action(np.array(output)) for output in ([0.2, 0.1], [-1.0, 3.0])] == [0, 1]
+    runner = EnvRunner(gym.make("CartPole-v1"), clip_actions=True)
+    assert runner.space.discrete and runner.space.act_dim == 2
+    assert [runner.action(np.array(output)) for output in ([0.2, 0.1], [-1.0, 3.0])] == [0, 1]
 
 
 def test_third_party_actions_are_clipped_unless_told_otherwise() -> None:
     outputs = np.array([100.0])
-    assert Stage(gym.make("Pendulum-v1"), clip_actions=True).action(outputs) == 2.0
-    assert Stage(gym.make("Pendulum-v1"), clip_actions=False).action(outputs) == 100.0
+    assert EnvRunner(gym.make("Pendulum-v1"), clip_actions=True).action(outputs) == 2.0
+    assert EnvRunner(gym.make("Pendulum-v1"), clip_actions=False).action(outputs) == 100.0
     assert make_engine("Pendulum-v1", workers=0).space.high is not None
     assert make_engine("Swimmer-v3", "gymnasium", workers=0).space.high is None
 
@@ -458,12 +458,12 @@ def test_waiting_returns_when_the_time_is_over() -> None:
     engine.submit(small(engine, 1, horizon=200))
     begin = time.perf_counter()
     assert engine.completed(timeout=0.05) == []
-    assert time.perf_counter() - begin < 60  # not for the episode's end at any price; no finer promise
+    assert time.perf_counter() - begin < 60  # it must not wait for the end of the episode; the timeout is approximate
     engine.close()
 
 
-def test_an_engine_that_nobody_closed_says_nothing_at_the_interpreters_end() -> None:
-    pytest.importorskip("optuna")  # beside it, an engine outlives the names in its module
+def test_an_unclosed_engine_prints_nothing_when_the_interpreter_exits() -> None:
+    pytest.importorskip("optuna")  # an engine may be deleted after the names in its module
     code = "import optuna; from offrank.engines import make_engine; engine = make_engine('Hopper-v3', 'auto')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stderr == ""

@@ -1,4 +1,4 @@
-"""The ray engine on a real local Ray of several nodes."""
+"""The ray engine on a local Ray cluster of several nodes."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def finish(engine: RayEngine, ticket: int) -> Rollouts | EpisodeError:
 
 
 def until_ready(engine: RayEngine, workers: int) -> None:
-    """Run episodes of other seeds until so many workers have started."""
+    """Run episodes of other seeds until `workers` workers have started."""
     while sum(worker.ready for worker in engine._pool.workers) < workers:
         engine.run(pair_request(engine.space, 1, seed=100))
 
 
 def until_busy(engine: RayEngine, workers: int) -> None:
-    """Go on until so many workers have something to do; the episodes must be long enough for that to be seen."""
+    """Wait until `workers` workers are busy; the episodes must be long enough to observe that."""
     while sum(bool(worker.pieces) for worker in engine._pool.workers) < workers:
         assert engine.completed(timeout=0.0) == []
 
@@ -106,8 +106,8 @@ def test_any_policy_runs_on_a_cluster_to_the_same_bits(nodes: Nodes) -> None:
         assert all(same_rollouts(one, here(task, request)) for one in found)
 
 
-def test_a_fleet_on_a_cluster_is_a_fleet_here_and_goes_on_here(nodes: Nodes, tmp_path: Path) -> None:
-    """Transitions of behaviour rollouts come back too: op-ars ranks by them."""
+def test_a_fleet_on_a_cluster_equals_a_local_fleet_and_can_be_resumed_locally(nodes: Nodes, tmp_path: Path) -> None:
+    """Transitions of behaviour rollouts are returned too: op-ars ranks by them."""
 
     def train(out: str, *more: str) -> list[str]:
         command = ["train", POINT, "--algo", "op-ars", "--seeds", "0-1", "--eval-every", "3", "--eval-episodes", "4"]
@@ -138,7 +138,7 @@ def test_a_request_is_as_large_with_many_directions_as_with_few(nodes: Nodes) ->
     assert abs(sizes[0] - sizes[1]) < 10 and sizes[0] < 2000
 
 
-# --- sharing
+# --- scheduling
 
 
 def test_a_slow_episode_does_not_idle_the_others(nodes: Nodes, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_room_is_counted_node_by_node() -> None:
 
 
 def test_a_killed_worker_changes_nothing(nodes: Nodes) -> None:
-    engine = on_cluster(SLOW, 2, {"delay": 0.02})  # 0.4 seconds an episode
+    engine = on_cluster(SLOW, 2, {"delay": 0.02})  # 0.4 seconds per episode
     request = pair_request(engine.space, 5)
     until_ready(engine, 1)
     ticket = engine.submit(request)
@@ -192,7 +192,7 @@ def test_a_crashed_worker_changes_nothing(nodes: Nodes, tmp_path: Path) -> None:
 
 
 def test_a_lost_node_changes_nothing_and_the_engine_shrinks_and_grows_with_the_cluster(nodes: Nodes) -> None:
-    engine = on_cluster(SLOW, None, {"delay": 0.02}, resources={"robot": 1})  # one worker a node
+    engine = on_cluster(SLOW, None, {"delay": 0.02}, resources={"robot": 1})  # one worker per node
     request = pair_request(engine.space, 10)
     until_ready(engine, 2)
     ticket = engine.submit(request)
@@ -240,7 +240,7 @@ def test_a_bad_episode_is_the_local_engines_error(nodes: Nodes) -> None:
     engine.close()
 
 
-def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_run_whose_driver_was_killed_resumes_to_the_same_bits(nodes: Nodes, tmp_path: Path) -> None:
     command = ["train", SLOW, "--algo", "ars", "--set", "n_directions=4", "--set", "n_top=2", "--iterations", "12"]
     command += ["--eval-every", "0", "--checkpoint-seconds", "0", "--quiet"]
     ray_flags = ["--engine", "ray", "--workers", "2", "--env-arg", "delay=0.004"]
@@ -301,7 +301,7 @@ def test_an_environment_may_exist_on_the_workers_alone(nodes: Nodes, tmp_path: P
     engine.close()
 
 
-def test_an_environment_of_the_callers_own_travels(nodes: Nodes) -> None:
+def test_an_environment_of_the_callers_script_is_sent_to_the_workers(nodes: Nodes) -> None:
     import toy_envs
 
     def make() -> toy_envs.Point:
@@ -328,10 +328,10 @@ def test_what_a_worker_cannot_do_is_one_line_here(nodes: Nodes) -> None:
         on_cluster(POINT, 1, address="10.0.0.1:6379")
 
 
-# --- words
+# --- names and flags
 
 
-def test_ray_is_a_place_and_not_an_arithmetic() -> None:
+def test_ray_stands_for_the_engine_of_its_workers() -> None:
     for task in ("Hopper-v3", "Pendulum-v1"):
         assert resolve_engine(task, "ray") == resolve_engine(task, "auto")
     assert resolve_engine("Hopper-v3", "ray:gymnasium") == "gymnasium"

@@ -1,4 +1,4 @@
-"""The GPU engine. Small and on Warp's CPU device, which is slow but has the same kernels; `make test-gpu` (pytest
+"""The GPU engine. Small tests on Warp's CPU device, which is slow but has the same kernels; `make test-gpu` (pytest
 --gpu) runs the same tests on a GPU, on all six tasks and in full."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def cpu(engine: WarpEngine) -> MujocoEngine:
 
 
 def test_policies_of_every_kind_side_by_side_act_as_in_python(device: str) -> None:
-    """As many worlds as there are kinds, in rows of their own, and one world without an episode."""
+    """One world and one row per kind, and one world without an episode."""
     n, p, draws = 11, 3, np.random.default_rng(0)
     kinds = [make_policy(name, n, p) for name in ("linear", "affine", "skip:5", "mlp:4", "mlp:6,9,2", "skip:32")]
     thetas = [draws.normal(size=kind.size).astype(np.float32) / 2 for kind in kinds]
@@ -87,7 +87,7 @@ def test_policies_of_every_kind_side_by_side_act_as_in_python(device: str) -> No
         policies = Policies(rows=20, worlds=len(z))
         rows = [7, 3, 19, 0, 11, 5]
         assert policies.load(as_ints(rows[:2]), kinds[:2], thetas[:2])
-        assert policies.load(as_ints(rows[2:]), kinds[2:], thetas[2:])  # larger: what is there must stay
+        assert policies.load(as_ints(rows[2:]), kinds[2:], thetas[2:])  # larger: existing parameters must be kept
         assert not policies.load(as_ints(rows[:1]), kinds[:1], thetas[:1])  # nothing new
         ctrl = wp.full((len(z), p), 99.0, dtype=float)
         policies.act(as_ints([*rows, -1]), wp.array(z, dtype=float), ctrl)
@@ -110,11 +110,11 @@ def test_episodes_of_any_policy_agree_with_the_cpu(hopper: WarpEngine, policy: s
 
 
 def test_episodes_are_counted_beyond_31_bits(hopper: WarpEngine) -> None:
-    """The counters of a long fleet: what has finished, and which rows have been taken from the queue."""
+    """The counters of a long fleet: finished episodes, and rows taken from the queue."""
     worlds, request = hopper._worlds, pair_request(hopper.space, 3, horizon=6)
     before = hopper.run(request)
     start = 2**31 - 3
-    start += -start % worlds.rows  # a multiple of the ring's length, so that nothing else moves
+    start += -start % worlds.rows  # a multiple of the ring buffer's length, so that positions do not change
     for name in ("head", "tail", "finished"):
         worlds.a[name].fill_(start)
     worlds._tail = worlds._seen = start
@@ -177,13 +177,13 @@ def test_a_substep_is_that_of_mujoco_warp(engine: WarpEngine) -> None:
                 substep()
             found.append([a.numpy() for a in (d.qpos, d.qvel, d.qacc_warmstart)])
     theirs, mine, again = found
-    assert np.abs(theirs[2]).max() > 10  # it moves, and is pushed
+    assert np.abs(theirs[2]).max() > 10  # it moves and has constraint forces
     for a, b, c, tolerance in zip(theirs, mine, again, (1e-5, 1e-4, 1e-2), strict=True):
         np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance)
         np.testing.assert_array_equal(b, c)
 
 
-def test_accelerations_minimise_what_they_should(engine: WarpEngine) -> None:
+def test_accelerations_minimise_the_cost_of_the_constrained_problem(engine: WarpEngine) -> None:
     mjw, model, count = aligned_mjwarp(), device_model(engine.task), size(engine, 6, 64)
     with wp.ScopedDevice(engine._worlds.device):
         m, d = mjw.put_model(model), mjw.make_data(model, nworld=count)
@@ -215,7 +215,7 @@ def test_accelerations_minimise_what_they_should(engine: WarpEngine) -> None:
     assert (rows > 0).any() or engine.task.name == "Swimmer-v3"
 
 
-def test_rows_of_constraints_are_ordered_in_whatever_order_they_came(device: str) -> None:
+def test_rows_of_constraints_are_sorted_from_any_order(device: str) -> None:
     mjw, model = aligned_mjwarp(), device_model(TASKS["Humanoid-v3"])
     draws, count = np.random.default_rng(0), 3
     fields = ("type", "id", "pos", "margin", "D", "vel", "aref", "frictionloss", "Jqvel", "J")
@@ -289,7 +289,7 @@ def summary(found: Rollouts) -> str:
     return f"{found.totals.mean():.1f} ± {found.totals.std():.1f} over {found.lengths.mean():.0f} steps"
 
 
-# --- what it reports
+# --- results
 
 
 def test_moments_on_the_device_are_those_of_the_states(hopper: WarpEngine) -> None:
@@ -312,7 +312,7 @@ def test_requests_share_the_worlds_and_a_failed_one_leaves_the_others_alone(hopp
     assert np.array_equal(found[tickets[0]].lengths, found[tickets[2]].lengths)
 
 
-def test_a_dropped_request_gives_its_place_to_others(hopper: WarpEngine) -> None:
+def test_a_dropped_request_frees_its_worlds(hopper: WarpEngine) -> None:
     request = pair_request(hopper.space, 2, horizon=10)
     dropped, kept = hopper.submit(request), hopper.submit(request)
     hopper.completed(timeout=0.0)
@@ -324,13 +324,14 @@ def test_a_dropped_request_gives_its_place_to_others(hopper: WarpEngine) -> None
     assert np.array_equal(found[0][1].lengths, hopper.run(request).lengths)
 
 
-def test_training_goes_before_evaluation_which_fills_what_is_left(device: str) -> None:
+def test_training_has_priority_and_evaluation_uses_the_free_worlds(device: str) -> None:
     engine = WarpEngine(TASKS["Hopper-v3"], Gpu(worlds=4, device=device))
     evaluating = engine.submit(replace(evaluation(engine, *fixed_policy(engine, None), 8, 0), horizon=12))
     training = engine.submit(pair_request(engine.space, 1, horizon=12))
     engine._upload()
     kinds = [is_training for _, _, is_training in engine._rows.values()]
-    assert kinds.count(True) == 2 and kinds.count(False) == 2  # evaluation was asked for first, and has what is left
+    # evaluation was submitted first, but gets the worlds that training leaves free
+    assert kinds.count(True) == 2 and kinds.count(False) == 2
     order = []
     while len(order) < 2:
         order += [ticket for ticket, _ in engine.completed(timeout=1.0)]
@@ -387,7 +388,7 @@ def test_too_many_worlds_are_one_clear_line(device: str, error: Exception, monke
     def full(self: Worlds, deterministic: bool) -> None:
         raise error
 
-    if device == "cpu":  # whose memory would be filled before it says no
+    if device == "cpu":  # its memory would be filled before an error is raised
         monkeypatch.setattr(Worlds, "_allocate", full)
     with pytest.raises(EngineError, match=r"has no room for .* worlds of Hopper-v3 .*give --worlds a smaller number"):
         WarpEngine(TASKS["Hopper-v3"], Gpu(worlds=50_000_000, device=device))

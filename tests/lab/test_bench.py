@@ -18,7 +18,7 @@ from offrank.tasks import TASKS
 
 @pytest.mark.parametrize("name", TASKS)
 def test_bare_physics_ends_in_the_states_of_the_closed_loop(name: str) -> None:
-    """Otherwise the two would not have done the same work."""
+    """Otherwise the two would not be comparable."""
     task = TASKS[name]
     engine = MujocoEngine(task, 2)
     recording = record(task, some_policies(task, 4, horizon=60), engine)

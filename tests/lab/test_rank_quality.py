@@ -70,7 +70,7 @@ def checkpoint(engine: FunctionEngine, algo: str = "op-ars", **settings: Any) ->
 
 @dataclass(frozen=True)
 class Oracle(Ranker):
-    """Knows the slope."""
+    """A ranker with the exact gradient."""
 
     name: ClassVar[str] = "oracle"
 
@@ -325,7 +325,7 @@ def test_the_command_saves_its_work_and_does_only_what_is_missing(
         assert main(["rank-quality", "Swimmer-v3", "--run", *states, "--out", str(tmp_path / "q"), *more]) == 0
         assert json.loads(capsys.readouterr().out)["summary"] == first["summary"]
     monkeypatch.setattr("offrank.lab.rank_quality.figure.draw", lambda *_: None)
-    assert main([*words, "--episodes", "3"]) == 0  # something else is asked for: measured anew
+    assert main([*words, "--episodes", "3"]) == 0  # other settings: measured again
     assert json.loads(capsys.readouterr().out)["checkpoints"][0]["episodes"] == 3
 
 

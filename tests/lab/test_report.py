@@ -1,4 +1,4 @@
-"""The report: a page that stands alone, says what the statistics say, and works in a real browser."""
+"""The report: a self-contained page with the numbers of the statistics, which works in a browser."""
 
 from __future__ import annotations
 

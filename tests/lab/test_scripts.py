@@ -1,4 +1,4 @@
-"""Scripts of the laboratory: every one of them has a help text, and a mistake is one line and exit status 2."""
+"""Scripts of the lab: each has a help text, and a usage error is one line and exit status 2."""
 
 from __future__ import annotations
 

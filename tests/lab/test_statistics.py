@@ -137,7 +137,7 @@ def test_what_one_wins_the_other_loses(a, b) -> None:
         ((3, 3), (5, 5), 1.0),
         ((5, 5), (5, 5), 0.5),
         ((3, 3), (None, 10), 1.0),
-        ((7, 7), (None, 5), 0.5),  # the other was given up before: nobody knows
+        ((7, 7), (None, 5), 0.5),  # the other was censored before: the order is unknown
         ((None, 10), (None, 4), 0.5),
         ((None, 10), (6, 6), 0.0),
     ],

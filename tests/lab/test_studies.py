@@ -23,7 +23,7 @@ from offrank.lab.studies.outcomes import gather, groups, read_rows, write_rows
 from offrank.lab.studies.paper import about
 from offrank.lab.studies.plan import Planned, Variant, plan_runs
 from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
-from offrank.runs.config import GONE, resolve
+from offrank.runs.config import REMOVED, resolve
 from offrank.runs.lock import lock_folder
 from offrank.tasks import TASKS
 
@@ -240,7 +240,7 @@ def stored(seed: int, ranker: str, algo: str = "ars", **settings: Any) -> dict[s
 
 
 def test_settings_that_no_longer_exist_are_named_only_where_they_had_an_effect() -> None:
-    rows = [row(0, 1), row(1, 1, **GONE), row(2, 1, orthogonal=True), row(3, 1, starts=4, start_steps=100_000)]
+    rows = [row(0, 1), row(1, 1, **REMOVED), row(2, 1, orthogonal=True), row(3, 1, starts=4, start_steps=100_000)]
     labels = ["ars", "ars-orthogonalTrue", "ars-start_steps100000-starts4"]
     assert [g.variant.label for g in groups(rows)] == labels
     assert groups(rows)[0].seeds == [0, 1]

@@ -1,4 +1,4 @@
-"""Kinds of policies: what they compute, how they learn, and what a file of one says."""
+"""Kinds of policies: what they compute, their gradients, and their files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drawn(policy: Policy, seed: int = 0) -> FloatArray:
 
 
 def by_hand(policy: Policy, theta: FloatArray, z: FloatArray) -> FloatArray:
-    """The formulas, from the order in which the parameters are written down."""
+    """The formulas, with the parameters in the order of theta."""
     numbers = iter(theta.tolist())
 
     def matrix(rows: int, columns: int) -> FloatArray:
@@ -64,7 +64,7 @@ def test_a_kind_computes_its_formula(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_an_action_has_the_same_bits_alone_and_in_company(name: str) -> None:
+def test_an_action_has_the_same_bits_alone_and_in_a_batch(name: str) -> None:
     policy = make_policy(name, 40, 6)
     theta, z = drawn(policy), np.random.default_rng(1).normal(size=(9, 40))
     together = policy.act(theta, z)
@@ -145,7 +145,7 @@ def test_a_wrong_name_is_one_clear_line(given: str, says: str) -> None:
         make_policy(given, N, P)
 
 
-def test_a_name_is_written_down_in_one_way() -> None:
+def test_a_name_has_one_canonical_form() -> None:
     assert [canonical(name) for name in ("Linear", " MLP: 64, 32 ", "skip:08")] == ["linear", "mlp:64,32", "skip:8"]
 
 
@@ -214,7 +214,7 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_uses_them(name: str,
 
 def test_only_a_linear_policy_is_a_matrix() -> None:
     assert trained("linear").M.shape == (P, N)
-    with pytest.raises(UsageError, match="more than a matrix"):
+    with pytest.raises(UsageError, match="not a matrix"):
         _ = trained().M
 
 

@@ -1,4 +1,4 @@
-"""An evaluation overlaps the iterations after it, and nothing else changes."""
+"""An evaluation overlaps the iterations after it, and the result of the run does not change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from offrank.runs.run import Run
 
 
 class TrainingFirst(FunctionEngine):
-    """Serves evaluations only when nothing else waits: they come in as late as they can."""
+    """Runs evaluations only when no other request is queued, so that they are completed as late as possible."""
 
     def __init__(self, fail_at: int | None = None) -> None:
         super().__init__(linear_system(4, 2), 4, 2)
@@ -37,7 +37,7 @@ class TrainingFirst(FunctionEngine):
 
 
 class EvaluationFirst(FunctionEngine):
-    """One after the other, as if nothing overlapped."""
+    """Runs requests one after the other, without overlap."""
 
     def __init__(self) -> None:
         super().__init__(linear_system(4, 2), 4, 2)
@@ -65,17 +65,17 @@ def log(folder: Path) -> list[dict[str, Any]]:
 
 
 def middle() -> float:
-    """A threshold that is met after some of the evaluations."""
+    """A threshold that is reached after some of the evaluations."""
     means = [e.mean for e in go(config(), EvaluationFirst()).evaluations]
     return sorted(means)[1]
 
 
 def evaluations(requests: list[Request]) -> list[int]:
-    """At which places of the order of asking there are evaluations."""
+    """The positions of evaluations in the order of requests."""
     return [i for i, request in enumerate(requests) if Role.EVALUATION in request.roles]
 
 
-def test_iterations_are_asked_for_while_an_evaluation_is_under_way() -> None:
+def test_iterations_are_requested_during_an_evaluation() -> None:
     on = TrainingFirst()
     run = open_run(config(), on.space, None)
     run.start()
@@ -91,7 +91,9 @@ def test_iterations_are_asked_for_while_an_evaluation_is_under_way() -> None:
 
 @pytest.mark.parametrize("every", [1, 2, 3, 10])
 @pytest.mark.parametrize("stop", ["budget", "threshold"])
-def test_when_an_evaluation_comes_in_does_not_change_the_run(tmp_path: Path, every: int, stop: str) -> None:
+def test_the_time_at_which_an_evaluation_completes_does_not_change_the_run(
+    tmp_path: Path, every: int, stop: str
+) -> None:
     cfg = config(eval_every=every, threshold=middle() if stop == "threshold" else None)
     late = go(cfg, TrainingFirst(), tmp_path / "late")
     early = go(cfg, EvaluationFirst(), tmp_path / "early")
@@ -101,13 +103,13 @@ def test_when_an_evaluation_comes_in_does_not_change_the_run(tmp_path: Path, eve
     assert late.stop_reason == early.stop_reason and late.state.steps == early.state.steps
 
 
-def test_what_was_done_ahead_is_dropped_when_the_threshold_was_met() -> None:
+def test_speculative_iterations_are_discarded_when_the_threshold_is_reached() -> None:
     on = TrainingFirst()
     run = go(config(threshold=middle()), on)
     assert run.stop_reason == "threshold" and run.state.iteration == run.evaluations[-1].iteration
     found = [getattr(request.candidates, "directions", None) for request in on.requests]
     iterations = {directions.iteration for directions in found if directions is not None}
-    assert max(iterations) >= run.state.iteration  # it had gone on meanwhile
+    assert max(iterations) >= run.state.iteration  # it had continued during the evaluation
 
 
 def test_a_callback_stops_the_run_where_it_would_have_stopped_without_overlap() -> None:
@@ -120,13 +122,13 @@ def test_a_callback_stops_the_run_where_it_would_have_stopped_without_overlap() 
     assert late.policy.sha256 == early.policy.sha256 and late.stop_reason == early.stop_reason == "stopped"
 
 
-def test_an_error_ahead_of_an_evaluation_that_ends_the_run_does_not_count() -> None:
+def test_an_error_in_a_speculative_iteration_is_ignored_if_the_evaluation_ends_the_run() -> None:
     threshold = middle()
     ends = go(config(threshold=threshold), EvaluationFirst()).state.iteration
     assert go(config(threshold=threshold), TrainingFirst(fail_at=ends)).stop_reason == "threshold"
 
 
-def test_an_error_ahead_of_an_evaluation_is_raised_when_that_is_in(tmp_path: Path) -> None:
+def test_an_error_in_a_speculative_iteration_is_raised_after_the_evaluation(tmp_path: Path) -> None:
     on = TrainingFirst(fail_at=4)
     run = open_run(config(), on.space, tmp_path / "run")
     with pytest.raises(EpisodeError, match="seed 7"):
@@ -136,7 +138,7 @@ def test_an_error_ahead_of_an_evaluation_is_raised_when_that_is_in(tmp_path: Pat
     assert resumed.policy.sha256 == go(config(), EvaluationFirst()).policy.sha256
 
 
-def test_a_run_cut_while_an_evaluation_is_under_way_resumes_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_run_interrupted_during_an_evaluation_resumes_to_the_same_bits(tmp_path: Path) -> None:
     whole = go(config(), EvaluationFirst(), tmp_path / "whole")
     for cut in range(1, 26):
         on, folder = TrainingFirst(), tmp_path / str(cut)
@@ -177,5 +179,5 @@ def test_a_dropped_request_is_never_returned() -> None:
     assert [ticket for ticket, _ in on.completed()] == [second] and on.completed() == []
     third = on.submit(request)
     on._work(None)
-    on.drop(third)  # done, but not yet fetched
+    on.drop(third)  # finished, but not yet returned
     assert on.completed() == []

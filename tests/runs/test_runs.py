@@ -62,7 +62,7 @@ def test_evaluations_come_after_every_tenth_iteration_and_none_before() -> None:
     assert [e.iteration for e in run.evaluations] == [10, 20]
 
 
-def test_evaluation_is_of_the_policy_as_it_now_is_and_counts_nothing(tmp_path: Path) -> None:
+def test_evaluation_is_of_the_current_policy_and_is_not_counted(tmp_path: Path) -> None:
     on = engine()
     run = go(config(iterations=2, eval_every=2), tmp_path / "run", on)
     evaluation = on.requests[-1]
@@ -80,10 +80,10 @@ def test_every_evaluation_has_fresh_starts() -> None:
     assert len(seeds) == 3 and len({s for group in seeds for s in group}) == 9
 
 
-def test_evaluation_is_paid_in_full() -> None:
-    """No survival shift: the evaluation is of the task, not of the training signal."""
+def test_evaluation_includes_the_survival_bonus() -> None:
+    """The reward shift is for training only."""
     plain, shifted = (go(config("ars", iterations=2, set={"reward_shift": s})) for s in (0.0, 5.0))
-    # at equal lengths a constant shift moves no step, so only the evaluation itself could differ
+    # with equal lengths a constant shift does not change the updates, so only the evaluation could differ
     assert [e.mean for e in shifted.evaluations] == pytest.approx([e.mean for e in plain.evaluations])
 
 
@@ -158,7 +158,7 @@ def test_resume_equals_uninterrupted(tmp_path: Path, ranker: str) -> None:
 
 
 def test_a_run_dropped_at_any_request_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    """Like a power cut: nothing is saved at the moment of the end, only what earlier checkpoints hold."""
+    """As after a power cut: only earlier checkpoints are saved."""
     cfg = config(iterations=5)
     whole = go(cfg)
     on = engine()
@@ -205,7 +205,7 @@ def test_metrics_can_be_read_while_a_line_is_being_written(tmp_path: Path) -> No
     assert read_metrics(path) == [{"kind": "iteration", "iteration": 1, "steps": 20}]
     for damaged in (b"5", b"{}"):
         path.write_bytes(b'{"kind": "iteration", "iteration": 1, "steps": 20}\n' + damaged + b"\n")
-        with pytest.raises(FileFormatError, match="line 2 is no record of a run"):
+        with pytest.raises(FileFormatError, match="line 2 is not a record of a run"):
             read_metrics(path)
 
 
@@ -247,7 +247,7 @@ def test_a_failing_episode_leaves_a_good_checkpoint(tmp_path: Path) -> None:
 
 
 def engine_that_fails_seed_one() -> Any:
-    """One that fails in the fourth iteration of seed 1."""
+    """An engine that fails in the fourth iteration of seed 1."""
     on = engine()
     simulate = on.simulate
     bad = set(episode_seeds(1, 3, Role.PLUS, np.arange(6)).tolist())
@@ -310,7 +310,7 @@ def test_every_run_that_fails_is_reported_by_name() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a callback's own"), MemoryError("no memory"), KeyboardInterrupt()])
-def test_an_error_that_is_not_ours_saves_the_runs_cancels_and_frees_the_folders(
+def test_any_other_error_saves_the_runs_cancels_requests_and_unlocks_the_folders(
     tmp_path: Path, error: BaseException
 ) -> None:
     on = engine()
@@ -322,7 +322,7 @@ def test_an_error_that_is_not_ours_saves_the_runs_cancels_and_frees_the_folders(
     runs = [open_run(config("ars", seed=s, iterations=8), on.space, tmp_path / str(s)) for s in range(3)]
     runs[1].callbacks = (fail,)
     with pytest.raises(type(error)):
-        drive(runs, on, side_by_side=2)  # the third has not begun
+        drive(runs, on, side_by_side=2)  # the third has not started
     assert not on._open and not on._queue
     assert all(run._lock is None for run in runs)
     for seed in range(3):
@@ -333,7 +333,7 @@ def test_an_error_that_is_not_ours_saves_the_runs_cancels_and_frees_the_folders(
         assert resumed.policy.sha256 == go(cfg).policy.sha256
 
 
-def test_what_cannot_be_saved_at_an_interrupt_is_said_and_its_folder_is_free(
+def test_a_run_that_cannot_be_saved_at_an_interrupt_is_reported_and_unlocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on = engine()
@@ -377,7 +377,7 @@ def test_one_damaged_folder_does_not_stop_the_others(tmp_path: Path) -> None:
     assert said[1].startswith("toy-ars-2: ") and "shorter than its checkpoint says" in said[1]
     assert [run.state.iteration for run in runs] == [6, 3, 6] and all(run._lock is None for run in runs)
     checkpoint = (tmp_path / "2" / "checkpoint.npz").read_bytes()
-    (tmp_path / "2" / "metrics.jsonl").write_bytes(log)  # what was damaged stays as it was, and can be mended
+    (tmp_path / "2" / "metrics.jsonl").write_bytes(log)  # the damaged folder is not changed, and can be repaired
     assert open_run(configs["2"], on.space, tmp_path / "2", resume=True).state.iteration == 3
     assert checkpoint == (tmp_path / "2" / "checkpoint.npz").read_bytes()
 
@@ -397,7 +397,7 @@ def test_a_folder_that_is_refused_leaves_none_locked(tmp_path: Path) -> None:
 
 
 def test_a_signal_handler_that_was_not_set_from_python_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python has no way to put it back: `signal.getsignal` says None, and `signal.signal` refuses None."""
+    """It cannot be restored from Python: `signal.getsignal` returns None, which `signal.signal` refuses."""
     was = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     touched = []
 

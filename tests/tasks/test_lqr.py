@@ -1,4 +1,4 @@
-"""LQR: the system, its engine, and what its study computes."""
+"""LQR: the system, its engine, and the computations of its study."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_exact_cost_is_lyapunovs_and_that_of_a_long_episode() -> None:
     assert TASK.cost(STABLE, offset) == pytest.approx(np.mean(costs[50:]), rel=0.03)
 
 
-def test_a_policy_on_normalised_states_is_judged_by_what_it_does() -> None:
+def test_the_exact_cost_of_a_policy_includes_its_normaliser() -> None:
     whitening = Whitening(np.array([1.0, -2.0, 0.5]), np.array([0.5, 2.0, 1.0]))
     gain, linear = STABLE * whitening.scale, make_policy("linear", 3, 3)
     assert TASK.exact(linear, STABLE.ravel(), whitening)["cost"] == pytest.approx(
@@ -59,7 +59,7 @@ def test_an_unstable_controller_costs_infinitely_much() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.02, 1.0])  # the second explodes
-def test_an_episode_does_not_depend_on_its_company(scale: float) -> None:
+def test_an_episode_does_not_depend_on_the_others_of_its_batch(scale: float) -> None:
     together = NumpyEngine(TASK).run(pair_request(NumpyEngine(TASK).space, 20, scale, keep=True))
     request = pair_request(NumpyEngine(TASK).space, 20, scale, keep=True)
     for some in ([3], [0, 7, 39], list(range(5, 24))):
@@ -110,7 +110,7 @@ def test_train_logs_the_exact_cost(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["engine"] == "numpy"
 
 
-# --- the methods ARS is compared with
+# --- methods that ARS is compared with
 
 
 def test_without_noise_nominal_control_finds_the_best_controller_at_once() -> None:
@@ -125,7 +125,7 @@ def test_without_noise_lspi_finds_the_best_controller_at_once() -> None:
 
 
 class QuietLQR(LQR):
-    """Nothing but the input moves the state: what is learned from it is exact."""
+    """Without noise: the state depends on the input only, so estimates are exact."""
 
     def disturbances(self, seed: int, horizon: int) -> np.ndarray:
         return np.zeros((horizon, 3))
@@ -138,7 +138,7 @@ def test_more_data_give_a_better_controller(method, points: list[int]) -> None:
     gains = list(method(TASK, 1, points))
     costs = [TASK.cost(gain) for gain in gains]
     assert best_cost() < costs[1] < costs[0] and costs[1] < 1.1 * best_cost()
-    assert np.array_equal(gains[0], next(iter(method(TASK, 1, points[:1]))))  # later data change nothing before them
+    assert np.array_equal(gains[0], next(iter(method(TASK, 1, points[:1]))))  # later data do not change earlier results
 
 
 def test_transitions_are_those_of_the_system() -> None:

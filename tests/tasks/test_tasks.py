@@ -1,4 +1,4 @@
-"""The tasks are Gymnasium's, step by step; where v3 differs from what it ships, the difference is spelled out."""
+"""The tasks equal Gymnasium's step by step; where v3 differs from the installed version, the test says how."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def v3_observation(name: str, observation: np.ndarray) -> np.ndarray:
 
 
 def episodes(name: str) -> Iterator[tuple[int, float, int]]:
-    """(seed, size of the actions, steps at most): calm and wild ones, short and long."""
+    """(seed, size of the actions, maximum number of steps): small and large actions, short and long episodes."""
     count = {"Hopper-v3": 40, "Walker2d-v3": 40, "Humanoid-v3": 40}.get(name, 4)
     for seed in range(count):
         yield seed, (0.05, 0.5, 1.0, 3.0)[seed % 4], 1000
@@ -155,7 +155,7 @@ def test_control_is_charged_raw_but_applied_clamped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_start_states_are_the_episode_seeds_alone(name: str) -> None:
+def test_start_states_depend_on_the_episode_seed_only(name: str) -> None:
     task, env = TASKS[name], ours(name)
     env.reset(seed=11)
     first = env.data.qpos.copy(), env.data.qvel.copy()
@@ -251,7 +251,7 @@ def test_mujoco_writes_no_log_and_no_warning(
         env.step(np.zeros(6))
     engine = MujocoEngine(replace(TASKS["Swimmer-v3"], start_noise=100.0))
     with pytest.raises(EpisodeError, match="diverged"):
-        engine.run(pair_request(engine.space, 32, horizon=20))  # others are still running when the first has failed
+        engine.run(pair_request(engine.space, 32, horizon=20))  # others are still running when the first one fails
     engine.close()
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""Algorithms by name, and what each is made of."""
+"""Algorithms by name, and the parts each consists of."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from offrank.algorithms.strategies import ARS, ES, TRES
 
 @dataclass(frozen=True)
 class Entry:
-    """What a name means. The algorithm is made as algorithm(space, kind of policy, episodes, settings, ranker)."""
+    """One algorithm. It is constructed as algorithm(space, kind of policy, episodes, settings, ranker)."""
 
     algorithm: Callable[..., Algorithm]
-    settings: type[Any]  # a dataclass of its hyperparameters, whose `name` is its section of a task's preset
-    ranker: str  # unless another is asked for
-    policy: str = "linear"  # unless another is asked for
+    settings: type[Any]  # the dataclass of its hyperparameters; its `name` is its section of a task's preset
+    ranker: str  # the default ranker
+    policy: str = "linear"  # the default kind of policy
 
 
 ALGORITHMS: dict[str, Entry] = {

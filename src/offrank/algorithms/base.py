@@ -1,4 +1,4 @@
-"""What a run sees of an algorithm, and how training episodes are run and scored for all of them."""
+"""The interface of an algorithm, and the settings of training episodes that all algorithms share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from offrank.policies.trained import TrainedPolicy
 
 @dataclass(frozen=True)
 class Episodes:
-    """How training episodes are run and scored, the same for every algorithm."""
+    """How training episodes are run and scored. The same for every algorithm."""
 
     horizon: int
-    reward_shift: float = 0.0  # survival bonus, subtracted at every training step
+    reward_shift: float = 0.0  # survival bonus, subtracted from the reward of every training step
     train_horizon: int = 0  # steps after which training episodes are cut in the first iteration; 0: the horizon
-    horizon_growth: float = 0.0  # steps by which that grows from one iteration to the next, up to the horizon
-    probe_share: float = 0.0  # without a train_horizon: share of the steps spent on whole episodes to find one; 0: none
+    horizon_growth: float = 0.0  # steps added to train_horizon per iteration, up to the horizon
+    probe_share: float = 0.0  # share of the steps spent on whole episodes, to find a train_horizon; 0: do not search
 
     def __post_init__(self) -> None:
         for name in ("train_horizon", "horizon_growth"):
@@ -35,9 +35,9 @@ class Episodes:
             raise UsageError(f"horizon_growth = {self.horizon_growth:g} needs a train_horizon to grow from")
 
     def returns(self, rollouts: Rollouts) -> FloatArray:
-        """Returns of episodes as training sees them."""
-        seen: FloatArray = rollouts.totals - self.reward_shift * rollouts.lengths
-        return seen
+        """Returns (E,) of training episodes, without the survival bonus."""
+        shifted: FloatArray = rollouts.totals - self.reward_shift * rollouts.lengths
+        return shifted
 
     @property
     def cuts(self) -> bool:
@@ -46,11 +46,11 @@ class Episodes:
 
     @property
     def probes(self) -> bool:
-        """Whether the run finds by itself how long they should be."""
+        """Whether the run searches for the length of its training episodes."""
         return self.probe_share > 0 and self.train_horizon == 0
 
     def length(self, iteration: int) -> int:
-        """Steps after which the training episodes of an iteration are cut, where the run does not find that itself."""
+        """Steps after which the training episodes of an iteration are cut, if the run does not search for it."""
         if self.train_horizon == 0:
             return self.horizon
         return min(self.horizon, self.train_horizon + int(self.horizon_growth * iteration))
@@ -58,10 +58,10 @@ class Episodes:
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """An algorithm with its settings, for one environment. It carries no state: that is handed in and out."""
+    """An algorithm with its settings, for one environment. It has no state of its own: methods take and return it."""
 
     space: Space
-    kind: Policy  # of the policies it searches
+    kind: Policy  # the kind of policy it trains
     episodes: Episodes
 
     @abstractmethod
@@ -70,13 +70,14 @@ class Algorithm(ABC):
 
     @abstractmethod
     def iteration(self, state: State) -> Asking[tuple[State, Metrics]]:
-        """One iteration: asks for its work, returns the next state and what to log. Touches nothing else."""
+        """One iteration. A generator that yields its work and returns the next state and the metrics to log. It has no
+        side effects."""
 
     @abstractmethod
     def policy(self, state: State) -> TrainedPolicy:
-        """The policy that is evaluated and saved."""
+        """The policy of a state, as it is evaluated and saved."""
 
     @property
     def cached_bytes(self) -> int:
-        """Of random directions that an iteration asks for more than once."""
+        """Bytes of random directions that an iteration reads more than once."""
         return 0

@@ -1,12 +1,12 @@
-"""How long training episodes are: as given, or as the run itself finds that they need to be.
+"""The length of training episodes: given by the user, or found during the run.
 
-What a pair's difference r+ - r- will be is often settled long before the episode ends. If the difference after h steps
-has correlation rho(h) with the whole episode's, and takes s(h) steps on average, then a step spent on episodes cut
-there carries a signal of rho(h)^2 / s(h). A run that looks for its length spends a share of its steps (`probe_share`)
-on iterations of whole episodes, measures rho and s in them for a few lengths, and cuts the others at the longest of
-those that carry nearly as much as the best: what is learned from shorter ones is bent towards how an episode begins.
-The correlations are of what the strategy would have seen: a ranker that credits cut episodes with the value of where
-they stood is asked to do so at every length.
+The difference r+ - r- of a pair is often decided long before the episodes end. If the difference after h steps has
+correlation rho(h) with that of whole episodes, and such an episode takes s(h) steps on average, then the signal per
+step of episodes cut after h steps is rho(h)^2 / s(h). A run that searches for the length spends a share of its steps
+(`probe_share`) on iterations of whole episodes. It measures rho and s there for a few lengths, and cuts the episodes of
+the other iterations at the longest length whose signal is close to the best one: shorter episodes bias the search
+towards the beginning of an episode. Returns are those the strategy would use: a ranker that adds the estimated value of
+the last state to a cut episode does so at every length.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from offrank.algorithms.rankers.base import Ranker
 from offrank.core.arrays import FloatArray, Memory
 from offrank.core.rollouts import Episode, Rollouts, Trajectory
 
-HALVINGS, SHORTEST = 3, 20  # lengths looked at: the horizon, and so many halves of it, down to so many steps
-NEARLY = 2 / 3  # of the largest signal: a longer length that carries this much is preferred
-ENOUGH, MEMORY = 8, 32  # pairs without which nothing is concluded; pairs after which older ones are forgotten
-COUNT = 0  # of the sums: pairs, xx, xy, yy, steps
+HALVINGS, SHORTEST = 3, 20  # lengths considered: the horizon, halved up to HALVINGS times, at least SHORTEST steps
+NEARLY = 2 / 3  # the longest length with this share of the largest signal is chosen
+ENOUGH, MEMORY = 8, 32  # pairs needed before episodes are cut; pairs after which older evidence is discarded
+COUNT = 0  # column of the number of pairs; the columns of the sums are pairs, xx, xy, yy, steps
 
 
 def lengths(horizon: int) -> list[int]:
-    """The lengths looked at, from the horizon down."""
+    """The lengths considered, in decreasing order, beginning with the horizon."""
     return [horizon, *(horizon >> k for k in range(1, HALVINGS + 1) if horizon >> k >= SHORTEST)]
 
 
 def no_evidence(horizon: int) -> Memory:
-    """What is known at the start: sums for every length, and the steps of the last whole pairs and of those since."""
+    """The memory at the start: `evidence` (K, 5), sums per length; `steps` (2,), the steps of the last iteration of
+    whole episodes and of the iterations since."""
     return {"evidence": np.zeros((len(lengths(horizon)), 5)), "steps": np.zeros(2, dtype=np.int64)}
 
 
@@ -53,8 +54,8 @@ def length(known: Memory, iteration: int, episodes: Episodes) -> int:
 def signal(evidence: FloatArray) -> FloatArray:
     """rho^2 / s of every length, (K,).
 
-    rho^2 is adjusted for the number of pairs it was measured on, as R^2 is: little evidence is none. And it is no more
-    than that of any longer length: where a longer part of an episode tells little, a shorter one does so by chance.
+    rho^2 is adjusted for the number of pairs, like R^2, so that a few pairs give no evidence. It is also bounded by
+    that of every longer length: a shorter part of an episode can only correlate better by chance.
     """
     count, xx, xy, yy, steps = evidence.T
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -65,11 +66,11 @@ def signal(evidence: FloatArray) -> FloatArray:
 
 
 def learn(known: Memory, remembered: Memory, ranker: Ranker, proposal: Proposal, pairs: Pairs) -> Memory:
-    """What is known about lengths after an iteration's pairs, which say something if they were whole.
+    """The memory after an iteration. Only pairs of whole episodes add evidence.
 
     Args:
-        known: before it.
-        remembered: the ranker's memory before it.
+        known: the memory before the iteration.
+        remembered: the ranker's memory before the iteration.
         ranker, proposal, pairs: of the iteration.
     """
     episodes = proposal.episodes
@@ -81,7 +82,7 @@ def learn(known: Memory, remembered: Memory, ranker: Ranker, proposal: Proposal,
     evidence = max(1 - len(pairs.index) / MEMORY, 0.0) * known["evidence"]
     whole = pairs.plus - pairs.minus
     size = np.sqrt(np.mean(whole * whole))
-    if size > 0.0:  # equal returns say nothing
+    if size > 0.0:  # equal returns carry no information
         for row, h in zip(evidence, lengths(episodes.horizon), strict=True):
             short = cut(pairs, h, episodes)
             seen = ranker.finish(remembered, replace(proposal, length=h), short)
@@ -92,7 +93,7 @@ def learn(known: Memory, remembered: Memory, ranker: Ranker, proposal: Proposal,
 
 
 def cut(pairs: Pairs, h: int, episodes: Episodes) -> Pairs:
-    """The pairs as they were after h steps; their transitions must have been kept."""
+    """The pairs with their episodes cut after h steps. Their trajectories must have been kept."""
     rollouts = Rollouts.of([Episode.of(_cut(t, h), keep=True) for t in pairs.rollouts.trajectories])
     return Pairs.of(pairs.index, rollouts, episodes)
 

@@ -1,4 +1,4 @@
-"""The candidates of one iteration of a search, and the two questions it asks of the environment about them."""
+"""The candidates of one iteration of a search, and the requests for their episodes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from offrank.core.work import Asking
 
 @dataclass(frozen=True)
 class Pairs:
-    """Returns of m antithetic pairs, shifted as training sees them."""
+    """Returns of m antithetic pairs, without the survival bonus."""
 
     index: IntArray  # (m,) directions, ascending
     plus: FloatArray  # (m,) return of theta + scale * delta
     minus: FloatArray  # (m,) return of theta - scale * delta
-    rollouts: Rollouts  # 2m episodes: plus and minus of a direction side by side
+    rollouts: Rollouts  # 2m episodes, alternating plus and minus
 
     @staticmethod
     def of(index: IntArray, rollouts: Rollouts, episodes: Episodes) -> Pairs:
-        """The pairs that these episodes were."""
+        """Pairs from the rollouts of 2m episodes, alternating plus and minus."""
         returns = episodes.returns(rollouts)
         return Pairs(index, returns[0::2], returns[1::2], rollouts)
 
@@ -36,14 +36,14 @@ class Pairs:
         return np.maximum(self.plus, self.minus)
 
     def take(self, directions: IntArray) -> Pairs:
-        """The pairs of some of the directions; the rollouts stay those of all."""
+        """The pairs of the given directions. The rollouts remain those of all pairs."""
         at = np.searchsorted(self.index, directions)
         return Pairs(self.index[at], self.plus[at], self.minus[at], self.rollouts)
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """N directions around theta: candidate k is the pair theta +- scale * delta_k. b of them will be used."""
+    """N directions around theta: candidate k is the pair theta +- scale * delta_k. b of them are used."""
 
     policy: Policy
     theta: FloatArray  # (d,)
@@ -53,7 +53,7 @@ class Proposal:
     b: int
     episodes: Episodes
     length: int  # steps after which training episodes are cut
-    keep: bool = False  # whether the transitions of the pairs are learned from
+    keep: bool = False  # whether the trajectories of the pairs are needed
 
     @property
     def N(self) -> int:
@@ -64,7 +64,7 @@ class Proposal:
         return self.directions.iteration
 
     def thetas_of(self, run: Pairs) -> FloatArray:
-        """The parameters (2m, d) whose episodes the pairs hold, in the same order."""
+        """The parameters (2m, d) of the episodes of the pairs, in the same order."""
         delta = np.repeat(self.scale * self.directions.take(run.index), 2, axis=0)
         delta[1::2] *= -1
         return self.theta + delta
@@ -87,7 +87,7 @@ class Proposal:
         return Pairs.of(chosen, rollouts, self.episodes)
 
     def behave(self, count: int) -> Asking[Rollouts]:
-        """Run the unperturbed policy `count` times, keeping the transitions."""
+        """Run the unperturbed policy `count` times, keeping the trajectories."""
         index = np.arange(count)
         rollouts: Rollouts = yield Request(
             policy=self.policy,

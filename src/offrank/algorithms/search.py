@@ -1,6 +1,7 @@
-"""Search around one policy: a strategy draws antithetic candidates and moves the policy, a ranker says which to run.
+"""Search around one policy: a strategy samples antithetic candidates and updates the policy, a ranker chooses which
+candidates are run.
 
-ARS, TRES and ES, with every ranker. `op-ars` is the name of ARS with the kernel ranker, nothing more.
+ARS, TRES and ES, with any ranker. For example, `op-ars` is ARS with the kernel ranker.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Search(Algorithm):
         lengths = horizon.learn(lengths, remembered, ranker, proposal, pairs)
         after = replace(
             state,
-            normalizer=state.normalizer.merge(pairs.rollouts.moments),  # of every pair that was run
+            normalizer=state.normalizer.merge(pairs.rollouts.moments),  # of all pairs that were run
             iteration=state.iteration + 1,
             memory=_memory(theta, own, learned, lengths),
         )
@@ -84,7 +85,7 @@ class Search(Algorithm):
         return after, {**returns, "weights_norm": float(np.linalg.norm(theta)), **metrics, **ranking.metrics}
 
     def propose(self, state: State, length: int, keep: bool = False) -> Proposal:
-        """The candidates of the iteration after a state, their episodes cut after `length` steps."""
+        """The candidates of the iteration after a state, with episodes cut after `length` steps."""
         theta, strategy = state.memory["theta"], self.strategy
         return Proposal(
             policy=self.kind,
@@ -99,7 +100,7 @@ class Search(Algorithm):
         )
 
     def whitening(self, state: State) -> Whitening:
-        """The normaliser that policies of this state act with."""
+        """The normaliser of the policies of a state."""
         return state.normalizer.freeze() if self.strategy.normalises else Whitening.identity(self.kind.n)
 
     @property

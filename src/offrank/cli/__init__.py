@@ -1,7 +1,7 @@
-"""The command line: one verb per job. Only the module of the verb that was asked for is imported.
+"""The command line. Only the module of the given verb is imported.
 
-Exit status: 0 for any planned end, 1 when something failed at run time, 2 for a usage error, 128 + signal after a
-signal and a saved checkpoint.
+Exit status: 0 for any planned stop, 1 if something failed at run time, 2 for a usage error, 128 + signal after a signal
+and a saved checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Train simple policies with evolution strategies on as few environment interactio
   offrank plot runs/* --out curves.png
 """
 
-VERBS = {  # verb: the module that adds its parser, and what the verb is for
+VERBS = {  # verb: the module that adds its parser, and its help text
     "train": ("offrank.cli.train", "train a policy"),
     "evaluate": ("offrank.cli.inspect", "measure a saved policy"),
     "plot": ("offrank.cli.inspect", "draw learning curves"),
@@ -36,7 +36,7 @@ VERBS = {  # verb: the module that adds its parser, and what the verb is for
 
 
 def build_parser(verb: str | None) -> tuple[Parser, dict[str, Parser]]:
-    """The parser of one verb; the others are only named in it."""
+    """The parser of one verb, and all parsers by verb. The other verbs have a help text only."""
     parser = Parser(prog="offrank", description=DESCRIPTION)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser, required=True)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
@@ -68,30 +68,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.run(args)
         return status
     except UsageError as error:
-        return _complain(error, 2)
+        return _print_error(error, 2)
     except Interrupted as error:
         for failure in error.failures:
-            _complain(failure, 1)
+            _print_error(failure, 1)
         for failure in error.unsaved:
             print(f"offrank: not saved, an earlier checkpoint is intact: {failure}", file=sys.stderr)
         saved = f"{len(error.unsaved)} not saved" if error.unsaved else "saved"
-        print(f"offrank: {error}; {saved}, add --resume to go on", file=sys.stderr)
+        print(f"offrank: {error}; {saved}, add --resume to continue", file=sys.stderr)
         return 128 + error.signum
     except FleetError as error:
         for failed in error.exceptions:
-            _complain(failed, 1)
+            _print_error(failed, 1)
         return 1
     except OffrankError as error:
-        return _complain(error, 1)
+        return _print_error(error, 1)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _complain(error, 1)
+        return _print_error(error, 1)
 
 
-def _complain(error: Exception, status: int) -> int:
+def _print_error(error: Exception, status: int) -> int:
     print(f"offrank: {error}", file=sys.stderr)
     return status

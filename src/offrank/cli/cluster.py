@@ -1,4 +1,4 @@
-"""The flags of --engine ray, and the cluster they describe."""
+"""The flags of --engine ray."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ FLAGS = ("address", "cpus_per_worker", "resource", "episode_seconds", "mixed_nod
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("on a cluster (--engine ray)")
-    group.add_argument("--address", metavar="HOST:PORT", help="of a running cluster (default: RAY_ADDRESS, else here)")
-    group.add_argument("--cpus-per-worker", type=float, metavar="C", help="that Ray reserves for a worker (1)")
+    group.add_argument("--address", metavar="HOST:PORT", help="a running cluster (default: RAY_ADDRESS, or a new one)")
+    group.add_argument("--cpus-per-worker", type=float, metavar="C", help="CPUs reserved per worker (1)")
     group.add_argument(
-        "--resource", action="append", type=setting, metavar="NAME=AMOUNT", help="what else it reserves (robot=1)"
+        "--resource",
+        action="append",
+        type=setting,
+        metavar="NAME=AMOUNT",
+        help="other resources per worker (robot=1)",
     )
     group.add_argument(
-        "--episode-seconds", type=float, metavar="S", help="an episode that takes longer has hung (default: no limit)"
+        "--episode-seconds", type=float, metavar="S", help="replace a worker whose episode takes longer (no limit)"
     )
     group.add_argument(
-        "--mixed-nodes", action="store_true", default=None, help="warn of nodes that differ, instead of refusing them"
+        "--mixed-nodes", action="store_true", default=None, help="warn, instead of failing, if nodes give other bits"
     )
-    group.add_argument(
-        "--runtime-env", type=Path, metavar="FILE", help="Ray's runtime environment of the workers, as JSON"
-    )
+    group.add_argument("--runtime-env", type=Path, metavar="FILE", help="Ray runtime environment of the workers (JSON)")
 
 
 def cluster_of(args: argparse.Namespace) -> Cluster | None:
-    """The cluster to run on; None for this process.
+    """The cluster given by the flags; None without --engine ray.
 
     Raises:
-        UsageError: a flag of the ray engine was given without it, or cannot be used.
+        UsageError: a flag is invalid, or was given without --engine ray.
     """
     given = {name: getattr(args, name) for name in FLAGS if getattr(args, name) is not None}
     if not on_cluster(args.engine or ""):
@@ -60,5 +62,5 @@ def _amount(name: str, text: str) -> float:
 def _read(path: Path) -> dict[str, Any]:
     found = parse_json(path)
     if not isinstance(found, dict):
-        raise UsageError(f'{path} holds no runtime environment: that is an object such as {{"pip": ["my-robots"]}}')
+        raise UsageError(f'{path} is not a runtime environment: it must be an object such as {{"pip": ["my-robots"]}}')
     return found

@@ -1,4 +1,4 @@
-"""The flags of --engine warp, and the device they describe."""
+"""The flags of --engine warp."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ FLAGS = ("worlds", "device", "deterministic")
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("on a GPU (--engine warp)")
-    group.add_argument("--worlds", type=count, metavar="W", help=f"simulations side by side ({Gpu.worlds})")
-    group.add_argument("--device", metavar="NAME", help="such as cuda:1, or cpu to try it slowly (default: first GPU)")
-    group.add_argument("--deterministic", action="store_true", default=None, help="equal bits from run to run; slower")
+    group.add_argument("--worlds", type=count, metavar="W", help=f"parallel simulations ({Gpu.worlds})")
+    group.add_argument(
+        "--device", metavar="NAME", help="such as cuda:1, or cpu, which is slow (default: the first GPU)"
+    )
+    group.add_argument("--deterministic", action="store_true", default=None, help="same bits in every run; slower")
 
 
 def gpu_of(args: argparse.Namespace, engine: str) -> Gpu | None:
-    """The device to run on; None for an engine that needs none.
+    """The device given by the flags; None for other engines than warp.
 
     Raises:
-        UsageError: a flag of the warp engine was given without it.
+        UsageError: a flag was given without --engine warp.
     """
     given = {name: getattr(args, name) for name in FLAGS if getattr(args, name) is not None}
     if engine == "warp":

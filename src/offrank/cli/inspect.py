@@ -17,27 +17,27 @@ def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "evaluate",
         help="measure a saved policy",
-        description="Run fresh episodes of a saved policy.",
+        description="Run new episodes of a saved policy.",
         epilog="example:\n  offrank evaluate runs/HalfCheetah-v3-op-ars-0 --episodes 100 --json",
     )
     parser.add_argument("path", type=Path, metavar="PATH", help="a run folder or a policy file")
     parser.add_argument("--which", choices=list(WHICH), default="best", help="policy of a run folder (default: best)")
     parser.add_argument("--episodes", type=count, default=100)
-    parser.add_argument("--seed", type=natural, default=0, help="of the start states")
+    parser.add_argument("--seed", type=natural, default=0, help="seed of the start states")
     parser.add_argument("--engine", help="instead of the one it was trained with")
-    parser.add_argument("--threads", type=natural, default=0)
-    parser.add_argument("--workers", type=natural)
+    parser.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: one per CPU)")
+    parser.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU)")
     gpu.add_flags(parser)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=evaluate)
 
     parser = verbs.add_parser(
         "plot",
         help="draw learning curves",
-        description="Draw the learning curves of runs: a panel a task, a colour an algorithm, a line a seed.",
+        description="Draw the learning curves of runs: a panel per task, a colour per algorithm, a line per seed.",
         epilog="example:\n  offrank plot runs/HalfCheetah-v3-* --out curves.png",
     )
-    parser.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run folders, or folders that hold some")
+    parser.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run folders, or folders of run folders")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .png, .svg or .pdf")
     parser.set_defaults(run=plot)
 

@@ -1,4 +1,4 @@
-"""Words of the command line as values."""
+"""The argument parser, and conversions of command-line arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offrank.core.errors import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with what was probably meant."""
+    """An argument parser whose errors are one line, with a suggestion where possible."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -31,7 +31,7 @@ def unknown_flag(parser: Parser, flag: str) -> NoReturn:
 
 
 def count(text: str) -> int:
-    """A positive number of things: 3000000, 3_000_000, 3e6 or 3M."""
+    """A positive whole number: 3000000, 3_000_000, 3e6 or 3M."""
     units = {"k": 10**3, "m": 10**6}
     body, unit = (text[:-1], units[text[-1].lower()]) if text[-1:].lower() in units else (text, 1)
     try:
@@ -44,14 +44,14 @@ def count(text: str) -> int:
 
 
 def natural(text: str) -> int:
-    """A whole number from 0, below 2^63."""
+    """A whole number in [0, 2^63)."""
     if text.isdecimal() and int(text) < 2**63:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0, below 2^63")
 
 
 def seconds(text: str) -> float:
-    """A time from 0."""
+    """A non-negative number of seconds."""
     try:
         value = float(text)
         if 0 <= value < math.inf:
@@ -62,7 +62,7 @@ def seconds(text: str) -> float:
 
 
 def threshold(text: str) -> float | str:
-    """A return, or none."""
+    """A number, or none."""
     if text.lower() == "none":
         return "none"
     try:
@@ -74,24 +74,24 @@ def threshold(text: str) -> float | str:
     raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor none")
 
 
-MOST_SEEDS = 100_000
+MAX_SEEDS = 100_000
 
 
 def seeds(text: str) -> list[int]:
-    """0-7, 3 or 0-3,8 as a list without repetitions."""
+    """0-7, 3 or 0-3,8 as a list without duplicates."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds such as 0-7 or 0,3,5")
-        if int(last or first) - int(first) >= MOST_SEEDS:
-            raise argparse.ArgumentTypeError(f"{text!r} are more than {MOST_SEEDS:,} seeds")
+        if int(last or first) - int(first) >= MAX_SEEDS:
+            raise argparse.ArgumentTypeError(f"{text!r} are more than {MAX_SEEDS:,} seeds")
         found += range(int(first), int(last or first) + 1)
     return list(dict.fromkeys(found))
 
 
 def setting(text: str) -> tuple[str, str]:
-    """name=value."""
+    """name=value, as (name, value)."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
@@ -99,7 +99,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def literal(text: str) -> Any:
-    """An environment argument: a Python literal where it is one, else the text itself."""
+    """An environment argument: the value if it is a Python literal, else the text."""
     import ast
 
     words = {"true": True, "false": False, "none": None}

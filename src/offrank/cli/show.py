@@ -11,7 +11,7 @@ from typing import Any
 
 from offrank.cli.options import count, natural
 from offrank.core.errors import UsageError, require
-from offrank.display.video import frame_rate, open_stage, perform, showing, write_video
+from offrank.display.video import frame_rate, open_rendered, play_episodes, showing, write_video
 from offrank.engines import native_name
 from offrank.runs.saved import WHICH, Saved
 
@@ -23,10 +23,10 @@ def add_parser(verbs: Any) -> None:
     ):
         parser = verbs.add_parser(name, help=help, description=f"{help.capitalize()}.", epilog=f"example:\n  {example}")
         parser.add_argument("path", type=Path, metavar="PATH", help="a run folder or a policy file")
-        parser.add_argument("--which", choices=list(WHICH), default="best")
+        parser.add_argument("--which", choices=list(WHICH), default="best", help="policy of a run folder")
         parser.add_argument("--episodes", type=count, default=1)
-        parser.add_argument("--steps", type=count, help="steps an episode at most")
-        parser.add_argument("--seed", type=natural, default=0, help="of the first start state")
+        parser.add_argument("--steps", type=count, help="maximum number of steps per episode")
+        parser.add_argument("--seed", type=natural, default=0, help="seed of the first start state")
         if name == "record":
             parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .mp4 or .gif")
             parser.add_argument("--width", type=count, default=640)
@@ -37,13 +37,13 @@ def add_parser(verbs: Any) -> None:
 def record(args: argparse.Namespace) -> int:
     if args.out.suffix not in (".mp4", ".gif"):
         raise UsageError(f"{args.out}: a video ends in .mp4 or .gif")
-    require("imageio.v2", "video")  # before anything else, so that it costs no time
+    require("imageio.v2", "video")  # checked first, before any slow work
     require("imageio_ffmpeg", "video")
     saved = Saved.find(args.path, args.which)
-    stage = open_stage(saved, "rgb_array", (args.width, args.height))
-    performance = perform(stage, saved, args.seed, args.episodes, args.steps)
-    frames, total, length = write_video(args.out, stage, saved, performance)
-    print(f"{args.out}: {frames} frames at {frame_rate(stage):g} a second, {_last_episode(total, length)}")
+    runner = open_rendered(saved, "rgb_array", (args.width, args.height))
+    playing = play_episodes(runner, saved, args.seed, args.episodes, args.steps)
+    frames, total, length = write_video(args.out, runner, saved, playing)
+    print(f"{args.out}: {frames} frames at {frame_rate(runner):g} per second, {_last_episode(total, length)}")
     return 0
 
 
@@ -51,16 +51,16 @@ def play(args: argparse.Namespace) -> int:
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise UsageError("play opens a window, and there is no display here: use offrank record")
     saved = Saved.find(args.path, args.which)
-    stage = open_stage(saved, "human")
-    pause = 1 / frame_rate(stage)
-    ours = native_name(saved.config.task) is not None  # others keep their own time
+    runner = open_rendered(saved, "human")
+    pause = 1 / frame_rate(runner)
+    ours = native_name(saved.config.task) is not None  # other environments pause by themselves
     ending = ""
     with showing(saved):
-        for total, length in perform(stage, saved, args.seed, args.episodes, args.steps):
+        for total, length in play_episodes(runner, saved, args.seed, args.episodes, args.steps):
             ending = _last_episode(total, length)
             if ours:
                 time.sleep(pause)
-    stage.env.close()
+    runner.env.close()
     print(ending)
     return 0
 

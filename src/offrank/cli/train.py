@@ -31,9 +31,9 @@ examples:
   offrank train Hopper-v3 --algo ars --ranker random --seeds 0-7 --out runs/hopper
   offrank train Pendulum-v1 --algo op-ars --set n_directions=16 --set bandwidth=0.25 --steps 500k
   offrank train my_robots:Arm-v0 --env-arg payload=1.5 --workers 4
-  offrank train HalfCheetah-v3 --seeds 0-99 --engine warp        a hundred seeds at once on a GPU
-  offrank train Humanoid-v3 --engine ray --address auto          on a Ray cluster, to the same bits
-  offrank train HalfCheetah-v3 --seed 0 --steps 5M --resume      continue, and further
+  offrank train HalfCheetah-v3 --seeds 0-99 --engine warp        a hundred seeds in parallel on a GPU
+  offrank train Humanoid-v3 --engine ray --address auto          on a Ray cluster, with the same bits
+  offrank train HalfCheetah-v3 --seed 0 --steps 5M --resume      continue with a larger budget
 
 Stops at the task's threshold, or when the budget is used up. A run folder holds config.json, metrics.jsonl,
 checkpoint.npz, best.offrank, final.offrank, result.json and curve.png.
@@ -42,7 +42,7 @@ checkpoint.npz, best.offrank, final.offrank, result.json and curve.png.
 
 def add_parser(verbs: Any) -> None:
     parser: Parser = verbs.add_parser(
-        "train", help="train a policy", description="Train a policy, or several side by side.", epilog=EPILOG
+        "train", help="train a policy", description="Train a policy, or several in parallel.", epilog=EPILOG
     )
     parser.add_argument("task", metavar="TASK", help="one of the six tasks, LQR, or any Gymnasium id (module:Name-v0)")
     what = parser.add_argument_group("what")
@@ -52,29 +52,35 @@ def add_parser(verbs: Any) -> None:
         metavar="NAME",
         help=f"one of {', '.join(ALGORITHMS)} (default op-ars), or several: op-ars,ars",
     )
-    what.add_argument("--ranker", metavar="NAME", help="instead of the one the algorithm's name implies")
+    what.add_argument("--ranker", metavar="NAME", help="instead of the algorithm's default")
     what.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(POLICIES)} (default linear)")
     what.add_argument("--set", action="append", type=setting, default=[], metavar="NAME=VALUE", help="a hyperparameter")
     what.add_argument("--seed", type=natural, help="default 0")
-    what.add_argument("--seeds", type=seeds, metavar="0-7", help="several runs side by side")
+    what.add_argument("--seeds", type=seeds, metavar="0-7", help="several runs in parallel")
     what.add_argument("--horizon", type=count, help="steps per episode (default: the environment's)")
-    what.add_argument("--env-arg", action="append", type=setting, default=[], metavar="K=V", help="of the environment")
-    what.add_argument("--clip-actions", action=argparse.BooleanOptionalAction, help="to the Box (default: not on ours)")
-    limits = parser.add_argument_group("how far")
-    limits.add_argument("--steps", type=count, help="training steps; the iteration they run out in is finished")
+    what.add_argument(
+        "--env-arg", action="append", type=setting, default=[], metavar="K=V", help="environment argument"
+    )
+    what.add_argument(
+        "--clip-actions", action=argparse.BooleanOptionalAction, help="to the action space (default: not on our tasks)"
+    )
+    limits = parser.add_argument_group("when to stop and evaluate")
+    limits.add_argument("--steps", type=count, help="training steps; the iteration that exceeds them is completed")
     limits.add_argument("--iterations", type=count)
     limits.add_argument("--threshold", type=threshold, metavar="X|none", help="mean return at which to stop")
     limits.add_argument("--eval-every", type=natural, metavar="K", help="iterations between evaluations (10; 0: none)")
     limits.add_argument("--eval-episodes", type=count, metavar="K", help="episodes per evaluation (100)")
     how = parser.add_argument_group("how")
     how.add_argument("--engine", help=f"one of {', '.join(ENGINES)}")
-    how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: all CPUs)")
+    how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: one per CPU)")
     how.add_argument(
         "--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU), or of the ray engine"
     )
-    how.add_argument("--out", type=Path, metavar="DIR", help="run folder, or the folder of several (default: runs/...)")
-    how.add_argument("--resume", action="store_true", help="continue what is in the run folder")
-    how.add_argument("--checkpoint-seconds", type=seconds, default=30.0, metavar="S", help="at least this often (30)")
+    how.add_argument("--out", type=Path, metavar="DIR", help="run folder, or folder of several (default: runs/...)")
+    how.add_argument("--resume", action="store_true", help="continue the run in the run folder")
+    how.add_argument(
+        "--checkpoint-seconds", type=seconds, default=30.0, metavar="S", help="maximum time between checkpoints (30)"
+    )
     how.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard")
     how.add_argument("--json", action="store_true", help="print the results as JSON")
     how.add_argument("--quiet", action="store_true", help="no progress")
@@ -91,7 +97,7 @@ def train(args: argparse.Namespace) -> int:
     numbers = args.seeds if args.seeds is not None else [args.seed or 0]
     task = native_name(args.task) or args.task
     place = cluster.cluster_of(args)
-    for algo in algos:  # before the environment is made: a typing error should not cost time
+    for algo in algos:  # checked before the environment is made, which may be slow
         resolve(task, algo, args.ranker, dict(args.set), args.policy)
     if args.tensorboard:
         require("tensorboardX", "tensorboard")
@@ -152,7 +158,7 @@ def _folders(
 
 
 def _limits(args: argparse.Namespace) -> dict[str, Any]:
-    """How far to go, where it was given."""
+    """The limits that were given."""
     limits = {name: getattr(args, name) for name in ("steps", "iterations") if getattr(args, name) is not None}
     if args.threshold is not None:
         limits["threshold"] = None if args.threshold == "none" else args.threshold
@@ -165,7 +171,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _stored(args: argparse.Namespace, task: str, algo: str, seed: int, folder: Path) -> RunConfig | None:
-    """The configuration of the run to continue. What was given again must be what it was; the rest is as it was."""
+    """The configuration of the run to continue, or None. Settings that are given again must equal those of the run."""
     given = _settings(args)
     given |= {"algo": algo} if args.algo else {}
     given |= {"seed": seed} if args.seed is not None or args.seeds is not None else {}
@@ -180,7 +186,7 @@ def _stored(args: argparse.Namespace, task: str, algo: str, seed: int, folder: P
 
 
 def _environment(args: argparse.Namespace, task: str, stored: list[RunConfig]) -> dict[str, Any]:
-    """Engine and environment: those of the runs to continue, else as given."""
+    """Engine and environment: those of the runs to continue, or as given."""
     found = [{"engine": c.engine, "env_args": c.env_args, "clip_actions": c.clip_actions} for c in stored]
     for other in found[1:]:
         if other != found[0]:

@@ -1,4 +1,4 @@
-"""Arithmetic whose bits must not depend on the machine's load or size."""
+"""Arithmetic whose result, to the last bit, must not depend on the number of CPUs or threads."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _controller() -> Any:
 
 
 def one_blas_thread() -> AbstractContextManager[None]:
-    """One BLAS thread inside this context: a large product's bits change with the number of threads."""
+    """Limit BLAS to one thread inside this context: the bits of a large product depend on the number of threads."""
     limit: AbstractContextManager[None] = _controller().limit(limits=1, user_api="blas")
     return limit
 
 
 def concordance(a: FloatArray, b: FloatArray) -> float:
-    """Kendall's tau-a of two scores of the same items: +1 same order, -1 reversed. NaN for fewer than two items."""
+    """Kendall's tau-a of two scores (m,) of the same items: 1 for the same order, -1 for the reverse, NaN if m < 2."""
     if len(a) < 2:
         return float("nan")
     upper = np.triu_indices(len(a), k=1)
@@ -40,7 +40,7 @@ def concordance(a: FloatArray, b: FloatArray) -> float:
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use: fewer than the machine has under an affinity mask or a container's limit."""
+    """Number of CPUs that this process may use, given its affinity mask and its container's limit."""
     if hasattr(os, "process_cpu_count"):  # Python 3.13
         count = os.process_cpu_count() or 1
     elif hasattr(os, "sched_getaffinity"):
@@ -51,7 +51,7 @@ def usable_cpus() -> int:
 
 
 def _container_cpus(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """CPUs that Linux's control group allows, rounded up; None where it sets no limit."""
+    """CPU limit of the Linux control group, rounded up; None if there is none."""
     try:
         if (root / "cpu.max").is_file():  # version 2
             quota, period = (root / "cpu.max").read_text().split()
@@ -63,9 +63,9 @@ def _container_cpus(root: Path = Path("/sys/fs/cgroup")) -> int | None:
 
 
 def in_threads(work: Callable[[int], T], pieces: Sequence[int]) -> list[T]:
-    """work(piece) of every piece, in their order, on all CPUs: for array work that releases the interpreter, cut the
-    same way whatever the number of CPUs, so that the bits do not depend on it."""
-    if len(pieces) < 4:  # not worth a thread
+    """[work(piece) for piece in pieces], computed in one thread per CPU. For array code that releases the GIL. The
+    pieces are the same for any number of CPUs, so the bits do not depend on it."""
+    if len(pieces) < 4:  # starting threads would cost more
         return [work(piece) for piece in pieces]
     with ThreadPoolExecutor(usable_cpus()) as pool:
         return list(pool.map(work, pieces))

@@ -1,4 +1,4 @@
-"""Names for the arrays that travel between the parts."""
+"""Types of arrays, and of dictionaries of arrays, used throughout the package."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-Memory = dict[str, NDArray[Any]]  # an algorithm's own part of the state: plain arrays by name
+Memory = dict[str, NDArray[Any]]  # an algorithm's own part of the state: arrays by name
 Metrics = dict[str, Any]  # numbers for the log
 
 
 def prefixed(prefix: str, arrays: Memory) -> Memory:
-    """The arrays with a prefix before their names."""
+    """The arrays with a prefix added to their names."""
     return {prefix + name: value for name, value in arrays.items()}
 
 
 def part(arrays: Memory, prefix: str) -> Memory:
-    """The arrays whose names begin with a prefix, by the rest of their names."""
+    """The arrays whose names begin with a prefix, with the prefix removed."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

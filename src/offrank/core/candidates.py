@@ -1,4 +1,4 @@
-"""Which policies the episodes of a request follow: parameters rebuilt from a few numbers, or given one by one."""
+"""The policy parameters of each episode of a request: rebuilt from random directions, or given explicitly."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from offrank.core.noise import Directions
 
 
 class Candidates(ABC):
-    """The parameters of each episode's policy."""
+    """The parameters of the policy of each of E episodes."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def theta(self, episode: int) -> FloatArray:
-        """Parameters (d,) of one episode's policy, which must not be written to."""
+        """Parameters (d,) of one episode's policy. The array must not be modified."""
 
     @abstractmethod
     def take(self, episodes: Sequence[int]) -> Candidates:
-        """Those of some of the episodes, in that order."""
+        """The candidates of the given episodes, in the given order."""
 
 
 @dataclass(frozen=True)
 class Around(Candidates):
     """Episode i follows theta + sign[i] * scale * directions[index[i]]; sign 0 is theta itself.
 
-    The directions themselves are not here: whoever runs the episodes rebuilds them from a few integers.
+    The directions are not stored: the engine that runs the episodes rebuilds them from a few integers.
     """
 
     center: FloatArray  # (d,)
     scale: float
     directions: Directions | None
-    index: IntArray  # (E,) direction
+    index: IntArray  # (E,) number of the direction
     sign: FloatArray  # (E,) -1, 0 or 1
 
     @staticmethod
     def itself(theta: FloatArray, episodes: int) -> Around:
-        """One policy, for all of the episodes."""
+        """The unperturbed policy theta (d,), for every episode."""
         return Around(theta, 0.0, None, np.zeros(episodes, dtype=np.int64), np.zeros(episodes))
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""What can go wrong, each with one line that says what was given, what is accepted and what was probably meant."""
+"""Exceptions. The text of each is one line: what was given, what is accepted, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from types import ModuleType
 
 
 class OffrankError(Exception):
-    """Base of every error of this package. Its text is one line, written for the user."""
+    """Base class of the errors of this package. The text is one line, written for the user."""
 
 
 class UsageError(OffrankError, ValueError):
-    """Something the caller gave cannot be used. The command line exits with status 2."""
+    """Invalid input from the caller. The command line exits with status 2."""
 
 
 class FileFormatError(UsageError):
-    """A file is truncated, damaged, or not of the kind that was expected."""
+    """A file is truncated, damaged, or not of the expected kind."""
 
 
 class BusyError(UsageError):
-    """Another process is writing what this one was asked to write."""
+    """Another process is writing to the same run folder."""
 
 
 class EpisodeError(OffrankError, RuntimeError):
-    """An episode cannot be trusted: non-finite reward or observation, diverged simulation, failing environment.
+    """An episode failed: non-finite reward or observation, diverged simulation, or an error in the environment.
 
     Attributes:
         seed: the seed of the episode.
-        step: the control step at which it happened, counted from 0; None where nobody saw it.
+        step: the control step at which it failed, counted from 0; None if unknown.
     """
 
     def __init__(self, what: str, seed: int, step: int | None):
@@ -42,10 +42,10 @@ class EpisodeError(OffrankError, RuntimeError):
 
 
 class RunFailed(OffrankError):
-    """One of several runs failed; `__cause__` is why.
+    """One of several runs failed; `__cause__` is the reason.
 
     Attributes:
-        name: of the run.
+        name: the name of the run.
     """
 
     def __init__(self, name: str, why: BaseException):
@@ -54,7 +54,7 @@ class RunFailed(OffrankError):
 
 
 class FleetError(OffrankError, ExceptionGroup[RunFailed]):
-    """Some of several runs failed; the others went on to their end. `exceptions` are their RunFailed."""
+    """Some of several runs failed; the others were completed. `exceptions` holds a RunFailed per failed run."""
 
     def __new__(cls, failures: Sequence[RunFailed]) -> FleetError:
         return super().__new__(cls, f"{len(failures)} of the runs failed", list(failures))
@@ -63,12 +63,12 @@ class FleetError(OffrankError, ExceptionGroup[RunFailed]):
 
 
 class Interrupted(OffrankError):
-    """A signal asked to stop.
+    """Training was interrupted by a signal.
 
     Attributes:
         signum: the signal.
-        failures: the runs that had failed before it came.
-        unsaved: the runs that could not be saved now; their last checkpoint is intact.
+        failures: the runs that had failed before the signal.
+        unsaved: the runs that could not be saved; their last checkpoint is intact.
     """
 
     def __init__(self, signum: int, failures: Sequence[RunFailed] = (), unsaved: Sequence[RunFailed] = ()):
@@ -78,17 +78,17 @@ class Interrupted(OffrankError):
 
 
 class EngineError(OffrankError, RuntimeError):
-    """An engine cannot go on: its workers keep dying, or its device is gone."""
+    """An engine cannot continue: its workers keep dying, or its device is not available."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'x' or 'y'?"`, or the empty string when nothing is near.
+    """`"; did you mean 'x' or 'y'?"`, or an empty string if no known name is similar.
 
-    Case does not count, and neither does a version suffix that only the known name has.
+    Case is ignored, and so is a version suffix that only the known name has.
     """
     known = list(known)
     folded: dict[str, str] = {}
-    for k in known:  # of several versions of a name, the one that is listed first
+    for k in known:  # of several versions of a name, the first one listed is suggested
         folded.setdefault(k.casefold(), k)
         folded.setdefault(k.casefold().rsplit("-v", 1)[0], k)
     close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6)
@@ -97,7 +97,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import an optional module, or say which extra brings it."""
+    """Import an optional module.
+
+    Raises:
+        UsageError: it is not installed; the text has the install command.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""Files that hold arrays and numbers: written atomically, checksummed, and read without executing code.
+"""Files of arrays and metadata: written atomically, checksummed, and read without executing code.
 
-A file is a NumPy `.npz` archive: the arrays, a JSON document `meta`, and a SHA-256 over all of them.
+A file is a NumPy `.npz` archive of the arrays, a JSON document `meta`, and a SHA-256 hash of all of them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ from numpy.typing import NDArray
 from offrank.core.arrays import Memory
 from offrank.core.errors import FileFormatError, OffrankError, UsageError
 
-FORMAT = 2  # 1: version 0.1, whose policies are matrices
+FORMAT = 2  # format 1 is that of version 0.1, where a policy is a matrix
 _META, _DIGEST = "meta", "sha256"
-# what NumPy and zipfile raise on a file that is cut short, damaged, foreign or a trap
+# what NumPy and zipfile raise for a file that is truncated, damaged, of another program, or malicious
 _UNREADABLE = (ValueError, TypeError, KeyError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file by new content: whoever reads it sees the old or the new, never a part."""
+    """Replace the content of a file. A concurrent reader sees the old content or the new, never a part of it.
+
+    Raises:
+        OffrankError: the file cannot be written; the old content is intact.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")  # one name, so that what a crash leaves is overwritten next time
+    part = path.with_name(f".{path.name}.part")  # a fixed name: leftovers of a crash are overwritten the next time
     try:
         with part.open("wb") as file:
             file.write(content)
@@ -43,7 +47,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             part.unlink()
         reason = error.strerror or error
         raise OffrankError(f"cannot write {path}: {reason} (what was there before is intact)") from error
-    with suppress(OSError, AttributeError):  # make the new name durable too, where folders can be synced
+    with suppress(OSError, AttributeError):  # sync the folder too, where the platform allows it
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -56,10 +60,10 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def parse_json(path: Path) -> Any:
-    """Whatever a JSON file holds.
+    """The content of a JSON file.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the file cannot be read.
         FileFormatError: it is not JSON.
     """
     try:
@@ -84,7 +88,7 @@ def _plain(value: Any) -> Any:
 
 
 def save_arrays(path: Path, kind: str, arrays: Memory, meta: Mapping[str, Any]) -> None:
-    """Write arrays and a JSON-able document to one file of the given kind."""
+    """Write arrays and JSON-serialisable metadata to a file of the given kind."""
     text = json.dumps({"offrank": FORMAT, "kind": kind, **meta}, default=_plain).encode()
     named: dict[str, NDArray[Any]] = {**arrays, _META: np.frombuffer(text, dtype=np.uint8)}
     named[_DIGEST] = np.frombuffer(_digest(named), dtype=np.uint8)
@@ -94,11 +98,11 @@ def save_arrays(path: Path, kind: str, arrays: Memory, meta: Mapping[str, Any]) 
 
 
 def load_arrays(path: Path, *kinds: str) -> tuple[str, Memory, dict[str, Any]]:
-    """Read a file of one of the given kinds: its kind, arrays and document.
+    """Read a file of one of the given kinds. Returns its kind, arrays and metadata.
 
     Raises:
         UsageError: there is no such file.
-        FileFormatError: it is truncated, damaged, altered, or not ours.
+        FileFormatError: it is truncated, damaged, altered, or not written by offrank.
     """
     try:
         content = path.read_bytes()

@@ -1,8 +1,8 @@
-"""Every random number of a run, as a function of what it is for.
+"""The random numbers of a run, each a function of its purpose.
 
-A counter-based generator (Philox) turns (seed, purpose, iteration, index) into numbers without any state to carry:
-a direction is rebuilt wherever it is needed from a few integers, so none ever crosses a wire or enters a checkpoint,
-and no result depends on who drew what first.
+A counter-based generator (Philox) maps (seed, purpose, iteration, index) to random numbers and has no state. A
+direction is rebuilt from a few integers wherever it is needed, so directions are never sent over the network or
+written to a checkpoint, and no result depends on the order in which numbers are drawn.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.random import Generator, Philox
 
 from offrank.core.arrays import FloatArray, IntArray
 
-BLOCK = 32  # directions drawn from one generator: opening a generator costs as much as about a thousand numbers
-LEAST_CACHE, MOST_CACHE = 2**26, 2**30  # bytes of directions remembered
+BLOCK = 32  # directions drawn from one generator: creating a generator costs as much as about a thousand numbers
+MIN_CACHE, MAX_CACHE = 2**26, 2**30  # bytes of directions kept in memory
 
 
 class Purpose(IntEnum):
-    """What a stream of random numbers is for. Part of every key, so that no two streams coincide."""
+    """Purpose of a stream of random numbers. It is part of every key, so that no two streams coincide."""
 
     DIRECTIONS = 1
     EPISODE_SEEDS = 2
@@ -35,7 +35,7 @@ class Purpose(IntEnum):
 
 
 class Role(IntEnum):
-    """What an episode is for."""
+    """Purpose of an episode."""
 
     BEHAVIOUR = 0
     PLUS = 1
@@ -45,7 +45,7 @@ class Role(IntEnum):
 
 
 def philox(seed: int, purpose: Purpose, a: int = 0, b: int = 0) -> Philox:
-    """The bit generator of one purpose. Streams that differ in any argument never overlap."""
+    """The bit generator of a stream. Streams that differ in any argument never overlap."""
     return Philox(
         key=np.array([seed, purpose], dtype=np.uint64),
         counter=np.array([0, a, b, 0], dtype=np.uint64),
@@ -53,8 +53,8 @@ def philox(seed: int, purpose: Purpose, a: int = 0, b: int = 0) -> Philox:
 
 
 def episode_seeds(seed: int, iteration: int, role: Role, index: IntArray) -> IntArray:
-    """Seeds of the episodes `index` (E,) of one role in one iteration: integers in [0, 2^31), which every
-    environment's `reset(seed=...)` accepts."""
+    """Seeds (E,) of the episodes `index` (E,) of one role in one iteration. They are integers in [0, 2^31), which
+    `reset(seed=...)` of every environment accepts."""
     if len(index) == 0:
         return np.zeros(0, dtype=np.int64)
     raw = philox(seed, Purpose.EPISODE_SEEDS, int(role), iteration).random_raw(int(index.max()) + 1)
@@ -65,7 +65,7 @@ def episode_seeds(seed: int, iteration: int, role: Role, index: IntArray) -> Int
 class Directions:
     """The directions delta_0 ... delta_{count-1} of one iteration, each (d,) with i.i.d. standard normal entries.
 
-    Direction k depends on (seed, iteration, k) alone: the first b of N directions are those of a run that samples b.
+    Direction k depends on (seed, iteration, k) only: the first b of N directions are those of a run that samples b.
     """
 
     seed: int
@@ -82,30 +82,31 @@ class Directions:
         return out
 
     def one(self, index: int) -> FloatArray:
-        """Direction `index`, as a (d,) array that must not be written to."""
+        """Direction `index`, as a (d,) array that must not be modified."""
         direction: FloatArray = self._block(index // BLOCK)[index % BLOCK]
         return direction
 
     def blocks(self) -> Iterator[FloatArray]:
-        """All of them in order, as (m, d) arrays that must not be written to."""
+        """All directions in order, as (m, d) arrays that must not be modified."""
         return map(self._block, range(-(-self.count // BLOCK)))
 
     def _block(self, block: int) -> FloatArray:
         rows = min(BLOCK, self.count - block * BLOCK)
-        return _drawn.get((self.seed, self.iteration, block, rows, self.size))
+        return _cache.get((self.seed, self.iteration, block, rows, self.size))
 
 
 _Key = tuple[int, int, int, int, int]
 
 
 def size_cache(directions: int) -> None:
-    """How many bytes of directions to remember, within bounds: as many as the runs under way ask for again."""
-    _drawn.keep(min(max(directions, LEAST_CACHE), MOST_CACHE))
+    """Set the size of the cache of directions, in bytes, clipped to [MIN_CACHE, MAX_CACHE]. It should hold the
+    directions of the current iteration of every active run."""
+    _cache.resize(min(max(directions, MIN_CACHE), MAX_CACHE))
 
 
-class _Drawn:
-    """The blocks drawn last, up to a number of bytes: an iteration asks for its directions up to four times, to rank,
-    to run each sign and to update, and drawing them again would be the largest part of its work."""
+class _BlockCache:
+    """The most recently used blocks of directions, up to `limit` bytes. An iteration reads its directions up to four
+    times (to rank, to run each sign, to update); drawing them again would be most of its work."""
 
     def __init__(self, limit: int):
         self.limit = limit
@@ -121,20 +122,20 @@ class _Drawn:
         seed, iteration, block, rows, size = key
         drawn = Generator(philox(seed, Purpose.DIRECTIONS, block, iteration)).standard_normal((rows, size))
         with self._lock:
-            if key not in self._blocks:  # nobody else was quicker
+            if key not in self._blocks:  # another thread may have drawn it meanwhile
                 self._blocks[key] = drawn
                 self._bytes += drawn.nbytes
-            self._forget()
+            self._evict()
         return drawn
 
-    def keep(self, limit: int) -> None:
+    def resize(self, limit: int) -> None:
         with self._lock:
             self.limit = limit
-            self._forget()
+            self._evict()
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         while self._bytes > self.limit and len(self._blocks) > 1:
             self._bytes -= self._blocks.popitem(last=False)[1].nbytes
 
 
-_drawn = _Drawn(LEAST_CACHE)
+_cache = _BlockCache(MIN_CACHE)

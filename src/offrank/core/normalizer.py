@@ -1,7 +1,8 @@
-"""Running mean and variance of the states, by which a policy's input is normalised.
+"""Running mean and variance of the states, used to normalise the input of a policy.
 
-Moments travel as (count, mean, M2) per episode and are merged in index order (Chan et al., 1979). Sums of squares would
-be shorter, but cancel: Humanoid's constant features would get a spurious deviation of 1e-6, and the policy noise.
+Moments are (count, mean, M2) per episode, merged in the order of the episodes (Chan et al., 1979). Sums of squares
+would be simpler, but suffer from cancellation: Humanoid's constant features would get a spurious standard deviation of
+1e-6, and the policy would act on noise.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import numpy as np
 
 from offrank.core.arrays import FloatArray, IntArray
 
-CONSTANT = 1e-7  # a feature whose standard deviation is smaller is switched off
+CONSTANT = 1e-7  # a feature with a smaller standard deviation is switched off: its normalised value is 0
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of the states of E episodes: count (E,), mean (E, n), m2 (E, n), the sum of squared deviations."""
+    """Moments of the states of E episodes: count (E,), mean (E, n) and m2 (E, n), the sum of squared deviations."""
 
     count: IntArray
     mean: FloatArray
@@ -41,7 +42,7 @@ class Whitening:
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Moments of every state counted since training began."""
+    """Moments of all training states so far."""
 
     count: int
     mean: FloatArray  # (n,)
@@ -52,7 +53,7 @@ class Normalizer:
         return Normalizer(0, np.zeros(n), np.zeros(n))
 
     def merge(self, moments: Moments) -> Normalizer:
-        """The normaliser after the episodes of `moments`, taken in their order."""
+        """The normaliser after adding the episodes of `moments`, in their order."""
         count, mean, m2 = self.count, self.mean.copy(), self.m2.copy()
         for k, other, other_m2 in zip(moments.count.tolist(), moments.mean, moments.m2, strict=True):
             if k == 0:
@@ -65,7 +66,7 @@ class Normalizer:
         return Normalizer(count, mean, m2)
 
     def freeze(self) -> Whitening:
-        """Mean 0 and deviation 1 before the first state; afterwards the sample moments."""
+        """The current mean and standard deviation; 0 and 1 before the first state."""
         if self.count == 0:
             return Whitening.identity(len(self.mean))
         std = np.sqrt(self.m2 / max(self.count - 1, 1))

@@ -1,12 +1,12 @@
-"""What turns a normalised observation into an action: a table of layers, and the parameters as one flat vector.
+"""Policies: a table of layers that maps a normalised observation to an action, and its parameters as a flat vector.
 
-A policy owns no numbers. Its parameters `theta` (d,) are the layers' matrices and biases one after the other, so that
-strategies, rankers, files and engines need to know nothing of its kind. A layer computes
+A Policy object holds no parameters. They are a vector `theta` (d,), the layers' matrices and biases one after the
+other, so strategies, rankers, files and engines do not depend on the kind of policy. A layer computes
 
     y = W x + S z + c,   or tanh of it,
 
-with x the output of the layer before (z, the normalised observation, for the first one); S and c are there where the
-table says so. A linear policy is the table of one layer with W alone. `offrank.policies` names the kinds.
+where x is the output of the previous layer (for the first layer z, the normalised observation). S and c are optional.
+A linear policy has one layer with W only. `offrank.policies` defines the kinds by name.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from numpy.random import Generator
 from offrank.core.arrays import FloatArray
 from offrank.core.noise import Purpose, philox
 
-Array = Any  # NumPy's or PyTorch's
+Array = Any  # a NumPy array or a PyTorch tensor
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """One row of the table."""
+    """One row of the table of layers."""
 
     inputs: int
     outputs: int
     tanh: bool = False
     bias: bool = False
-    skip: bool = False  # whether it also sees the policy's input z, by a matrix of its own
+    skip: bool = False  # whether the policy's input z is an input too, with a matrix S of its own
 
     def size(self, n: int) -> int:
-        """How many parameters it has."""
+        """The number of parameters."""
         return self.outputs * (self.inputs + n * self.skip + self.bias)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The parameters of one layer. Leading axes count policies, where there are several."""
+    """The parameters of one layer. Leading axes, if any, are a batch of policies."""
 
     weights: Array  # (..., outputs, inputs)
     skip: Array | None  # (..., outputs, n)
@@ -51,25 +51,26 @@ class Layer:
 
 @dataclass(frozen=True)
 class Policy:
-    """A kind of policy for observations of n numbers and actions of p."""
+    """A kind of policy, for observations (n,) and actions (p,)."""
 
-    name: str  # as the user writes it: linear, skip:32
+    name: str  # such as linear or skip:32
     n: int
     p: int
     table: tuple[LayerShape, ...]
 
     @property
     def size(self) -> int:
-        """d, how many parameters it has."""
+        """d, the number of parameters."""
         return sum(shape.size(self.n) for shape in self.table)
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is a = M z, theta the rows of M."""
+        """Whether it computes a = M z, with theta the rows of M."""
         return self.table == (LayerShape(self.n, self.p),)
 
     def start(self, seed: int) -> FloatArray:
-        """Parameters (d,) that act as zero: hidden layers are drawn with variance 1 / inputs, the last one is zero."""
+        """Initial parameters (d,). Hidden weights are random with variance 1 / inputs, the last layer is zero, so the
+        initial action is zero."""
         theta = np.zeros(self.size)
         random = Generator(philox(seed, Purpose.POLICY))
         for layer, shape in list(zip(self.layers(theta), self.table, strict=True))[:-1]:
@@ -77,7 +78,7 @@ class Policy:
         return theta
 
     def layers(self, theta: Array) -> list[Layer]:
-        """Views of the parameters (..., d), layer by layer: what engines run."""
+        """Views of the parameters (..., d), one Layer per layer."""
         out, first = [], 0
 
         def take(*shape: int) -> Array:
@@ -93,9 +94,9 @@ class Policy:
         return out
 
     def act(self, theta: FloatArray, z: FloatArray) -> FloatArray:
-        """Actions (p,) at z (n,); or (E, p) at z (E, n), of one policy (d,) or of E of them (E, d).
+        """Action (p,) at z (n,), or actions (E, p) at z (E, n), of one policy (d,) or of E policies (E, d).
 
-        One product per state: a shared product would change bits with the number of states in it.
+        Each state has its own matrix product: the bits of a batched product depend on the size of the batch.
         """
         x = z
         for layer in self.layers(theta):
@@ -108,13 +109,13 @@ class Policy:
         return x
 
     def act_together(self, theta: Array, z: Array) -> Array:
-        """Actions (..., B, p) at many states z (..., B, n) in one product per layer, in the precision of the two, by
-        NumPy or PyTorch. Faster than `act`, for learning."""
+        """Actions (..., B, p) at a batch of states z (..., B, n), in one matrix product per layer and the precision of
+        the arguments (NumPy or PyTorch). Faster than `act`, but the bits depend on B. For learning."""
         return self._outputs(self.layers(theta), z)[-1]
 
     def pull_back(self, theta: Array, z: Array, g: Array) -> Array:
         """Gradient (..., d) with respect to theta of the sum over B states z (..., B, n) of <g, action>, g (..., B, p):
-        what a gradient of the return with respect to the actions means for the parameters."""
+        backpropagates a gradient with respect to the actions to the parameters."""
         layers = self.layers(theta)
         outputs = self._outputs(layers, z)
         parts: list[Array] = []
@@ -133,7 +134,7 @@ class Policy:
         return parts[0] if len(parts) == 1 else _join(parts)
 
     def _outputs(self, layers: Sequence[Layer], z: Array) -> list[Array]:
-        """What each layer puts out at states z (..., B, n)."""
+        """The output of each layer at states z (..., B, n)."""
         out, x = [], z
         for layer in layers:
             y = x @ _transposed(layer.weights)
@@ -147,7 +148,7 @@ class Policy:
 
 
 def _product(matrix: FloatArray, x: FloatArray) -> FloatArray:
-    """matrix @ x of one or several, each by a product of its own."""
+    """matrix @ x, for each vector of a batch (..., n) by its own product."""
     out: FloatArray = np.matmul(matrix, x[..., None])[..., 0]
     return out
 

@@ -1,4 +1,4 @@
-"""The vocabulary between algorithms and engines: a Request asks for episodes, Rollouts are what came of them."""
+"""The interface between algorithms and engines: a Request asks for episodes, Rollouts are their results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from offrank.core.policy import Policy
 
 @dataclass(frozen=True)
 class Request:
-    """E episodes to run, each of a deterministic policy of one kind."""
+    """E episodes to run. All policies are deterministic and of one kind."""
 
     policy: Policy
-    candidates: Candidates  # whose parameters, episode by episode
+    candidates: Candidates  # the parameters of each episode's policy
     whitening: Whitening
     seeds: IntArray  # (E,)
     roles: IntArray  # (E,), see Role
-    index: IntArray  # (E,) which of its role an episode is: the number of the candidate
+    index: IntArray  # (E,) number of the candidate, within its role
     horizon: int
-    keep: bool = False  # whether the trajectories are wanted, or only their returns and moments
+    keep: bool = False  # whether to return the trajectories, not only their returns and moments
 
     def __post_init__(self) -> None:
         if not len(self.candidates) == len(self.seeds) == len(self.roles) == len(self.index):
@@ -36,11 +36,11 @@ class Request:
         return len(self.seeds)
 
     def theta(self, episode: int) -> FloatArray:
-        """Parameters (d,) of one episode's policy, which must not be written to."""
+        """Parameters (d,) of one episode's policy. The array must not be modified."""
         return self.candidates.theta(episode)
 
     def take(self, episodes: Sequence[int]) -> Request:
-        """The request for some of the episodes alone, in that order."""
+        """A request for the given episodes only, in the given order."""
         at = list(episodes)
         return replace(
             self,
@@ -53,32 +53,32 @@ class Request:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The T transitions of one episode, rewards as the environment paid them."""
+    """The T transitions of one episode."""
 
-    observations: FloatArray  # (T, n), as the policy acted on them
-    rewards: FloatArray  # (T,)
-    terminated: bool  # whether the task ended the episode, rather than the horizon
-    last_observation: FloatArray | None = None  # (n,), where the last step led
+    observations: FloatArray  # (T, n), before each step
+    rewards: FloatArray  # (T,), as the environment returned them
+    terminated: bool  # whether the task ended the episode; False if the horizon did
+    last_observation: FloatArray | None = None  # (n,), after the last step
 
     @property
     def last(self) -> FloatArray:
-        """(n,) where the last step led, or the last state seen where that is not known."""
+        """The observation (n,) after the last step; if unknown, the one before it."""
         return self.observations[-1] if self.last_observation is None else self.last_observation
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What one episode came to."""
+    """The result of one episode."""
 
-    total: float  # sum of the rewards as paid: a survival bonus is the algorithm's to subtract
+    total: float  # sum of the environment's rewards; the algorithm subtracts a survival bonus
     length: int
-    mean: FloatArray  # (n,) of the states acted on
-    m2: FloatArray  # (n,)
+    mean: FloatArray  # (n,) of the observations before each step
+    m2: FloatArray  # (n,) sum of their squared deviations
     trajectory: Trajectory | None = None
 
     @staticmethod
     def of(trajectory: Trajectory, keep: bool) -> Episode:
-        """Reduce a trajectory. The arrays are copied when kept, so the caller may reuse its buffers."""
+        """The result of a trajectory. Its arrays are copied if kept, so the caller may reuse its buffers."""
         observations, rewards = trajectory.observations, trajectory.rewards
         mean = observations.mean(axis=0)
         deviation = observations - mean
@@ -93,12 +93,12 @@ class Episode:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """The outcome of a request, episode by episode in the request's order."""
+    """The results of a request, in the order of its episodes."""
 
     totals: FloatArray  # (E,)
     lengths: IntArray  # (E,)
     moments: Moments
-    trajectories: tuple[Trajectory, ...] = ()  # one per episode when the request said keep, else none
+    trajectories: tuple[Trajectory, ...] = ()  # one per episode if the request has keep=True, else none
 
     @staticmethod
     def of(episodes: Sequence[Episode]) -> Rollouts:
@@ -111,7 +111,7 @@ class Rollouts:
         )
 
     def episodes(self) -> list[Episode]:
-        """The episodes that these are the rollouts of: the inverse of `of`."""
+        """The results of the single episodes: the inverse of `of`."""
         kept = self.trajectories or (None,) * len(self.totals)
         parts = (self.totals.tolist(), self.lengths.tolist(), self.moments.mean, self.moments.m2, kept)
         return [Episode(*episode) for episode in zip(*parts, strict=True)]
@@ -122,7 +122,11 @@ class Rollouts:
 
 
 def check_finite(observations: FloatArray, rewards: FloatArray, seed: int) -> None:
-    """Raise EpisodeError at the first step of an episode whose observation or reward is not finite."""
+    """Check observations (T, n) and rewards (T,) of an episode.
+
+    Raises:
+        EpisodeError: one is not finite; it names the first such step.
+    """
     for name, values in (("reward", rewards[:, None]), ("observation", observations)):
         bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
         if len(bad):

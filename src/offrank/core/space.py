@@ -1,4 +1,4 @@
-"""What an algorithm must know of the environment."""
+"""What an algorithm needs to know about the environment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from offrank.core.policy import Policy
 
 @dataclass(frozen=True)
 class Space:
-    """Sizes of observations and actions, the kind of actions, and how long an episode is."""
+    """Sizes of observations and actions, the type of the actions, and the length of an episode."""
 
     obs_dim: int
     act_dim: int
-    horizon: int  # the environment's own
-    discrete: bool = False  # the action is the index of the largest output, counted from `first`
+    horizon: int  # maximum number of steps of an episode, set by the environment
+    discrete: bool = False  # the action is `first` + the index of the largest output
     first: int = 0
-    low: FloatArray | None = None  # (p,) bounds that actions are clipped to, if they are
+    low: FloatArray | None = None  # (p,) bounds that actions are clipped to; None: no clipping
     high: FloatArray | None = None
-    shape: tuple[int, ...] | None = None  # of an action, where it is not (p,)
+    shape: tuple[int, ...] | None = None  # of an action, if it is not (p,)
     dtype: str = "float64"  # of an action
-    exact: Callable[[Policy, FloatArray, Whitening], Metrics] | None = None  # known of a policy without running it
+    exact: Callable[[Policy, FloatArray, Whitening], Metrics] | None = None  # metrics computed without an episode

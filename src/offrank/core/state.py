@@ -1,4 +1,4 @@
-"""The state of a run: everything its next iteration depends on, as plain arrays and numbers."""
+"""The state of a run: everything its next iteration depends on, as arrays and numbers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from offrank.core.normalizer import Normalizer
 
 @dataclass(frozen=True)
 class State:
-    """Between two iterations. Counters say how much has been done; seed and iteration determine what comes next."""
+    """State between two iterations. The random numbers of the next one depend on `seed` and `iteration` only."""
 
     seed: int
     normalizer: Normalizer
     iteration: int = 0  # iterations completed
-    steps: int = 0  # environment steps of training, behaviour rollouts included
+    steps: int = 0  # environment steps of training, including behaviour rollouts
     episodes: int = 0  # training episodes
-    memory: Memory = field(default_factory=dict)  # the algorithm's own
+    memory: Memory = field(default_factory=dict)  # the algorithm's own part
 
     def counted(self, steps: int, episodes: int) -> State:
+        """The state with steps and episodes added to its counters."""
         return replace(self, steps=self.steps + steps, episodes=self.episodes + episodes)
 
     def arrays(self) -> Memory:
-        """The state as arrays by name, for a file."""
+        """The state as arrays by name, to be saved."""
         counters = [self.seed, self.iteration, self.steps, self.episodes, self.normalizer.count]
         return {
             "counters": np.array(counters, dtype=np.uint64),

@@ -1,4 +1,4 @@
-"""The version of this package, and of those that a run's bits may depend on."""
+"""The version of this package, and of the packages that the bits of a run may depend on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ VERSION = "0.2.0.dev0"
 
 
 def versions() -> dict[str, str]:
-    """What a run's bits may depend on, by name."""
+    """Versions of everything that the bits of a run may depend on, by name."""
     others = {name: _version_of(name) for name in ("numpy", "mujoco", "gymnasium")}
     return {"python": platform.python_version(), "platform": platform.platform(), "offrank": VERSION, **others}
 
 
 def _version_of(package: str) -> str:
-    """From the installed metadata; from the module itself where it runs from a source tree."""
+    """From the installed metadata, or from the module if it is used from a source tree."""
     try:
         return version(package)
     except PackageNotFoundError:

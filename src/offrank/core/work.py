@@ -1,4 +1,4 @@
-"""What a run hands out to whoever drives it: a Request for episodes, or a Lesson that takes long."""
+"""The work a run asks its driver to do: a Request for episodes, or a Lesson, which is a long computation."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ T = TypeVar("T")
 
 
 class Lesson(ABC):
-    """Training that takes long, and that may be done for many runs at once where there is a device for it."""
+    """A long training computation, such as the updates of a critic. On a GPU it may be batched over several runs."""
 
     @property
     @abstractmethod
     def batch_key(self) -> Hashable:
-        """Lessons of the same class with equal keys may be carried out together."""
+        """Lessons of one class with equal keys can be carried out in one batch."""
 
     @abstractmethod
     def carry_out(self) -> Memory:
-        """Do it here and now: what it changes of the algorithm's memory."""
+        """Do the computation in this process. Returns the changed entries of the algorithm's memory."""
 
     @classmethod
     def carry_out_together(cls, lessons: Sequence[Self], owners: Sequence[object], device: str) -> list[Memory]:
-        """Do several of equal keys at once.
+        """Carry out several lessons with equal keys in one batch.
 
         Args:
-            lessons: to carry out.
-            owners: the run that each is of; what is kept on the device from lesson to lesson is found again by it.
-            device: by PyTorch's name.
+            lessons: the lessons.
+            owners: the run of each lesson; buffers kept on the device between lessons are identified by it.
+            device: a PyTorch device name.
         """
         return [lesson.carry_out() for lesson in lessons]
 
 
 Work = Request | Lesson
-Outcome = Rollouts | Memory  # of the one, and of the other
+Outcome = Rollouts | Memory  # of a Request, and of a Lesson
 Asking = Generator[Work, Any, T]  # yields work, is sent its outcome, and returns a T
 
 
 def answered(asking: Asking[T], run: Callable[[Request], Rollouts]) -> T:
-    """What it returns when all of its work is done at once."""
+    """Run a generator to its end and return its result: requests are done by `run`, lessons by `carry_out`."""
     outcome: Outcome | None = None
     while True:
         try:

@@ -1,4 +1,5 @@
-"""Learning curves. Colours are Okabe and Ito's, which stay apart for colour-blind readers; dashes help in print."""
+"""Learning curves. The colours are those of Okabe and Ito, which colour-blind readers can distinguish; dashes help in
+print."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ FORMATS = ("png", "svg", "pdf")
 
 @dataclass(frozen=True)
 class Curve:
-    """What a run folder says of a run."""
+    """The configuration and metrics of a run folder."""
 
     config: RunConfig
     records: list[Metrics]
@@ -42,13 +43,17 @@ class Curve:
         return [r for r in self.records if r["kind"] == "evaluation"]
 
     def crossing(self, threshold: float | None) -> Metrics | None:
-        """The first scheduled evaluation at which the mean return reaches a threshold."""
+        """The first scheduled evaluation whose mean return reaches a threshold, or None."""
         scheduled = (r for r in self.evaluations() if not r.get("final"))
         return next((r for r in scheduled if threshold is not None and r["return_mean"] >= threshold), None)
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Run folders among the paths, and those directly inside a fleet's folder."""
+    """The paths that are run folders, and the run folders directly inside the others.
+
+    Raises:
+        UsageError: a path is neither a run folder nor contains one.
+    """
     found: list[Path] = []
     for path in paths:
         if (path / CONFIG).is_file():
@@ -62,7 +67,7 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def plot_runs(folders: Sequence[Path], out: Path) -> None:
-    """Draw the runs' evaluations against training steps, a panel per task, a colour per algorithm."""
+    """Plot the evaluations of runs against training steps, with a panel per task and a colour per algorithm."""
     if out.suffix.lstrip(".") not in FORMATS:
         raise UsageError(f"{out}: a picture ends in {', '.join('.' + f for f in FORMATS)}")
     from matplotlib.figure import Figure
@@ -87,7 +92,7 @@ def plot_runs(folders: Sequence[Path], out: Path) -> None:
 
 
 def plot_ended(runs: Iterable[Run]) -> None:
-    """Draw the learning curve of every run that has ended, in its folder."""
+    """Write the learning curve of every run that has ended to its folder."""
     for run in runs:
         if run.folder is not None and run.stop_reason is not None:
             plot_runs([run.folder], run.folder / CURVE)
@@ -133,20 +138,20 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
 
 
 def _trust(axes: Any, iterations: Sequence[Metrics]) -> None:
-    """How far a ranker was trusted, on an axis of its own, with the iterations that it ranked shaded."""
-    judged = [r for r in iterations if "ranker_trust" in r]
-    if not judged:
+    """Plot the trust in the ranker on a second axis, and shade the iterations that it ranked."""
+    with_trust = [r for r in iterations if "ranker_trust" in r]
+    if not with_trust:
         return
-    steps, trust = [r["steps"] for r in judged], [r["ranker_trust"] for r in judged]
-    beside = axes.twinx()
-    axes.set_zorder(beside.get_zorder() + 1)
+    steps, trust = [r["steps"] for r in with_trust], [r["ranker_trust"] for r in with_trust]
+    right = axes.twinx()
+    axes.set_zorder(right.get_zorder() + 1)
     axes.patch.set_visible(False)
-    beside.fill_between(
-        steps, -1, 1, where=[r["ranker_learned"] for r in judged], step="mid", color=COLOURS[5], alpha=0.15, lw=0
+    right.fill_between(
+        steps, -1, 1, where=[r["ranker_learned"] for r in with_trust], step="mid", color=COLOURS[5], alpha=0.15, lw=0
     )
-    beside.plot(steps, trust, color=COLOURS[5], lw=1.0)
-    beside.set_ylim(-1, 1)
-    beside.set_ylabel("trust in the ranker (shaded: it ranked)", color=COLOURS[5])
+    right.plot(steps, trust, color=COLOURS[5], lw=1.0)
+    right.set_ylim(-1, 1)
+    right.set_ylabel("trust in the ranker (shaded: it ranked)", color=COLOURS[5])
 
 
 def _value_panel(axes: Any, records: Sequence[Metrics]) -> None:
@@ -168,11 +173,12 @@ def _value_panel(axes: Any, records: Sequence[Metrics]) -> None:
 
 
 def _once(axes: Any, label: str) -> str:
-    """The label, unless a line of the panel carries it already."""
+    """The label, or "_" (no legend entry) if the panel has a line with this label."""
     return "_" if label in axes.get_legend_handles_labels()[1] else label
 
 
 def short(value: float) -> str:
+    """1500000 as '1.5M', 2000 as '2k'."""
     for unit, name in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:g}{name}"

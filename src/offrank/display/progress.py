@@ -1,5 +1,5 @@
-"""What a training command shows: live lines on a terminal, plain lines everywhere else; a line per run, or where they
-are many, a line per algorithm that says how all of its runs stand."""
+"""Progress of training: live bars on a terminal, plain lines elsewhere. There is a line per run; for many runs, a line
+per algorithm that summarises its runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from offrank.engines.base import Engine
 from offrank.runs.drive import drive
 from offrank.runs.run import Run
 
-QUIET_SECONDS = 30.0  # the longest time between two plain lines
-REFRESH = 5  # looks per second at what live bars show
-MANY = 16  # runs, from which on they are shown together
+QUIET_SECONDS = 30.0  # maximum time between two plain lines
+REFRESH = 5  # updates of live bars per second
+MANY = 16  # number of runs from which on they are summarised per algorithm
 
 
 class Display(Protocol):
-    """Is told every record and gets a tick several times a second."""
+    """`on_record` is called with every record of every run, `tick` several times per second."""
 
     def on_record(self, run: Run, record: Metrics) -> None: ...
     def tick(self) -> None: ...
@@ -33,7 +33,7 @@ class Display(Protocol):
 
 
 class GrowingDisplay(Display, Protocol):
-    """For runs that are opened one by one."""
+    """A display to which runs are added one by one."""
 
     def add(self, run: Run) -> None: ...
 
@@ -56,7 +56,7 @@ def drive_shown(
     side_by_side: int | None = None,
     failures: Sequence[RunFailed] = (),
 ) -> None:
-    """`offrank.runs.drive.drive`, with its progress on a stream."""
+    """`offrank.runs.drive.drive`, with progress shown on a stream."""
     display = make_display(runs, stream, enabled)
     for run in runs:
         run.callbacks = (display.on_record, *run.callbacks)
@@ -73,7 +73,7 @@ def growing_display(stream: TextIO, enabled: bool = True) -> GrowingDisplay:
 
 
 class Pace:
-    """Steps per second and time left of one run, since this process took it up."""
+    """Steps per second and remaining time of one run, measured in this process."""
 
     def __init__(self, run: Run):
         self.run, self._steps, self._begin = run, run.state.steps, time.perf_counter()
@@ -84,7 +84,7 @@ class Pace:
 
     @property
     def fraction(self) -> float:
-        """The part of the budget that is used, 0 to 1; 0 without a budget."""
+        """The used fraction of the budget, 0 to 1; 0 without a budget."""
         config, state = self.run.config, self.run.state
         parts = [state.steps / config.steps] if config.steps else []
         parts += [state.iteration / config.iterations] if config.iterations else []
@@ -92,7 +92,7 @@ class Pace:
 
     @property
     def left(self) -> str:
-        """Time to the end of the budget; a threshold may end the run sooner."""
+        """Estimated time until the budget is used up; the run may reach its threshold earlier."""
         config, state = self.run.config, self.run.state
         done = state.steps - self._steps
         if done == 0 or self.fraction == 0:
@@ -129,7 +129,7 @@ class NoDisplay:
 
 
 class PlainDisplay:
-    """A line per evaluation, and one now and then when evaluations are far between."""
+    """A line per evaluation, and at least one every QUIET_SECONDS."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -158,7 +158,7 @@ class PlainDisplay:
 
 
 class Single:
-    """A run, as a bar shows it."""
+    """The bar of one run."""
 
     def __init__(self, run: Run):
         self.name, self._pace = _name(run), Pace(run)
@@ -179,7 +179,7 @@ class Single:
 
 
 class Group:
-    """Many runs of one algorithm on one task, at a glance."""
+    """The bar of several runs of one algorithm on one task."""
 
     def __init__(self, name: str, runs: Sequence[Run]):
         self.name, self.paces = name, [Pace(run) for run in runs]
@@ -190,7 +190,7 @@ class Group:
 
     @property
     def fraction(self) -> float:
-        """The part of all budgets that is used; a run that has ended needs no more of its own."""
+        """The mean used fraction of the budgets; 1 for a run that has ended."""
         return fmean(1.0 if pace.run.stop_reason else pace.fraction for pace in self.paces)
 
     @property
@@ -215,7 +215,7 @@ class Group:
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """A group per algorithm, in the order they were given."""
+    """A group per algorithm, ranker and policy, in the order of the runs."""
     members: dict[str, list[Run]] = {}
     for run in runs:
         config = run.config
@@ -224,7 +224,7 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
 
 
 class PlainGroups:
-    """A line per group now and then, and at the end."""
+    """A line per group every QUIET_SECONDS, and at the end."""
 
     def __init__(self, groups: list[Group], stream: TextIO):
         self._groups, self._stream, self._last = groups, stream, time.perf_counter()
@@ -246,7 +246,7 @@ class PlainGroups:
 
 
 class LiveDisplay:
-    """A bar per run or group; of many, only those under way."""
+    """A bar per run or group. If there are many, those that have ended are hidden."""
 
     def __init__(self, stream: TextIO, groups: Sequence[Group] = ()):
         self._progress = Progress(

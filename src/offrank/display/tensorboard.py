@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard, by tensorboardX (`pip install 'offrank[tensorboard]'`)."""
+"""Metrics for TensorBoard, written with tensorboardX (`pip install 'offrank[tensorboard]'`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from offrank.core.errors import require
 
 
 class TensorBoard:
-    """A callback that writes every number of every record, against training steps."""
+    """A callback that writes all numbers of every record, against training steps."""
 
     def __init__(self, folder: Path, steps: int = 0):
-        """Write to a folder; what is there already after so many steps, of a run that is continued, is hidden."""
+        """Write to a folder. If a run is continued, existing entries after `steps` steps are hidden."""
         library: Any = require("tensorboardX", "tensorboard")
         self._writer: Any = library.SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
 

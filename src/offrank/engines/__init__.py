@@ -1,4 +1,4 @@
-"""Engines by name, and which one a task gets."""
+"""Engines by name, and the choice of the engine for a task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENGINES = (*LOCAL, RAY)
 
 
 def native_name(task: str) -> str | None:
-    """The name of our own task that this id means, or None for a third-party environment."""
+    """The name of our task with this id, or None for a third-party environment."""
     name = task.removeprefix("offrank/")
     return name if name in NATIVE else None
 
@@ -33,10 +33,13 @@ def on_cluster(engine: str) -> bool:
 
 
 def resolve_engine(task: str, engine: str) -> str:
-    """The engine that `engine` means for a task, by whose arithmetic its bits are defined.
+    """The local engine that `engine` stands for on a task. It determines the bits of the episodes.
 
-    `auto` is native for our tasks where the compiled part was built. `ray` is a place, not an arithmetic: it means the
-    engine that its workers hold, so that a run begun here goes on there.
+    `auto` is the native engine for our tasks if the compiled part was built. `ray` is resolved to the engine that its
+    workers use, so that a run can be moved between this machine and a cluster.
+
+    Raises:
+        UsageError: there is no such engine, or it cannot run the task.
     """
     if on_cluster(engine):
         engine = engine.partition(":")[2] or "auto"
@@ -73,14 +76,14 @@ def make_engine(
 
     Args:
         task: one of our tasks, or a Gymnasium id (`module:Name-v0` imports the module first).
-        engine: auto, mujoco, gymnasium, warp, numpy, or ray (`ray:gymnasium` says what its workers hold).
-        threads: of the mujoco engine; 0 for all CPUs.
-        workers: processes of the gymnasium engine; None for one per CPU, 0 to stay in this process. On a cluster, how
-            many to ask for; None for as many as there is room for.
+        engine: auto, mujoco, gymnasium, warp, numpy, or ray (`ray:gymnasium` names the engine of its workers).
+        threads: of the mujoco engine; 0 for one per CPU.
+        workers: processes of the gymnasium engine; None for one per CPU, 0 to run episodes in this process. On a
+            cluster, the number to ask for; None for as many as there is room for.
         env_args: keyword arguments of the environment's constructor.
         clip_actions: whether actions are clipped to the Box; by default for third-party environments only.
-        gpu: of the warp engine.
-        cluster: run the episodes there. Given, or the engine is ray.
+        gpu: device and settings of the warp engine.
+        cluster: run the episodes on this cluster; by default one is used only if the engine is ray.
     """
     for name, value in (("threads", threads), ("workers", workers)):
         if value is not None and value < 0:
@@ -107,10 +110,10 @@ def make_engine(
 
         return WarpEngine(TASKS[native], gpu or Gpu())
     from offrank.engines.gymnasium.engine import GymnasiumEngine
-    from offrank.engines.gymnasium.stage import registered
+    from offrank.engines.gymnasium.env_runner import registered
 
     clip = native is None if clip_actions is None else clip_actions
-    if cluster is not None and ":" in task:  # the module is imported by the workers: perhaps only they have it
+    if cluster is not None and ":" in task:  # the workers import the module: it may be missing here
         return on_ray(partial(_imported, task, env_args or {}, clip), cluster, workers)
     factory = registered(native or task, env_args or {})
     if cluster is not None:
@@ -119,7 +122,7 @@ def make_engine(
 
 
 def on_ray(make: Callable[[], Engine], cluster: Cluster, workers: int | None, slots: int = 1) -> Engine:
-    """An engine on a cluster, each of whose workers holds what `make` makes and runs `slots` episodes at once."""
+    """An engine on a cluster. Each worker has an engine made by `make` and runs `slots` episodes at a time."""
     from offrank.engines.ray.engine import RayEngine
 
     return RayEngine(make, cluster, workers, slots)

@@ -1,4 +1,4 @@
-"""An engine runs episodes. It knows policies, environments and seeds, and nothing of algorithms."""
+"""An engine runs episodes, given policies, an environment and seeds. It does not depend on algorithms."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from offrank.core.space import Space
 
 
 class Engine(ABC):
-    """Runs requests side by side. Which episodes share a moment never changes their outcome."""
+    """Runs several requests concurrently. The result of an episode does not depend on what runs at the same time."""
 
     name: str
     space: Space
-    device: str | None = None  # where it runs them, if that is a GPU
+    device: str | None = None  # the GPU it runs on, if any
 
     def __init__(self) -> None:
         self._tickets = 0
@@ -22,7 +22,7 @@ class Engine(ABC):
         self._done: list[tuple[int, Rollouts | EpisodeError]] = []
 
     def submit(self, request: Request) -> int:
-        """Queue the episodes of a request; returns a ticket. Returns at once."""
+        """Queue the episodes of a request. Returns a ticket immediately."""
         ticket = self._tickets
         self._tickets += 1
         self._open[ticket] = (request, [None] * len(request), len(request))
@@ -30,13 +30,13 @@ class Engine(ABC):
         return ticket
 
     def completed(self, timeout: float | None = None) -> list[tuple[int, Rollouts | EpisodeError]]:
-        """Requests finished since the last call, with their tickets: their rollouts, or the first error among their
-        episodes, which would come again.
+        """The requests finished since the last call, as (ticket, rollouts), or (ticket, error) if an episode failed.
+        Running the request again would give the same error.
 
-        Blocks until there is at least one, or for about `timeout` seconds, and then returns what there is.
+        Blocks until there is at least one, or for about `timeout` seconds.
 
         Raises:
-            EngineError: the engine cannot go on.
+            EngineError: the engine cannot continue.
         """
         if not self._done and self._open:
             self._work(timeout)
@@ -44,10 +44,10 @@ class Engine(ABC):
         return done
 
     def run(self, request: Request) -> Rollouts:
-        """Submit a request and wait for it. Only for an engine with nothing else under way.
+        """Submit a request and wait for its result. Only if no other request is active.
 
         Raises:
-            EpisodeError: an episode went wrong.
+            EpisodeError: an episode failed.
         """
         ticket = self.submit(request)
         try:
@@ -62,32 +62,32 @@ class Engine(ABC):
             raise
 
     def drop(self, ticket: int) -> None:
-        """Forget one request: what of it is under way ends unseen, what waits is not begun."""
+        """Drop one request: its queued episodes are not started, the results of running ones are discarded."""
         if self._open.pop(ticket, None) is not None:
             self._withdraw(ticket)
         self._done = [(other, outcome) for other, outcome in self._done if other != ticket]
 
     def cancel(self) -> None:
-        """Drop everything that was submitted and not yet returned."""
+        """Drop all requests that were submitted and not yet returned."""
         self._open.clear()
         self._done.clear()
         self._abandon()
 
     @abstractmethod
     def close(self) -> None:
-        """Give back threads, processes and memory."""
+        """Release threads, processes and memory."""
 
     def __del__(self) -> None:
-        if hasattr(self, "_open"):  # fully made
-            try:  # noqa: SIM105 - at the interpreter's end `suppress` may be gone
+        if hasattr(self, "_open"):  # fully constructed
+            try:  # noqa: SIM105 - `suppress` may be gone when the interpreter exits
                 self.close()
             except Exception:
                 pass
 
     def _finish(self, ticket: int, index: int, episode: Episode) -> None:
-        """Note the outcome of one episode; completes its request when it was the last."""
+        """Store the result of one episode. Completes its request if it was the last one."""
         if ticket not in self._open:
-            return  # of a request that failed meanwhile
+            return  # the request failed or was dropped
         request, outcomes, missing = self._open[ticket]
         outcomes[index] = episode
         self._open[ticket] = (request, outcomes, missing - 1)
@@ -96,23 +96,23 @@ class Engine(ABC):
             self._done.append((ticket, Rollouts.of([e for e in outcomes if e is not None])))
 
     def _fail(self, ticket: int, error: EpisodeError) -> None:
-        """Note that an episode of a request cannot be had; the others of that request no longer matter."""
+        """Complete a request with an error; its other episodes are not needed any more."""
         if self._open.pop(ticket, None) is not None:
             self._withdraw(ticket)
             self._done.append((ticket, error))
 
     @abstractmethod
     def _enqueue(self, ticket: int, request: Request) -> None:
-        """Make a request's episodes ready to run."""
+        """Queue the episodes of a request."""
 
     @abstractmethod
     def _withdraw(self, ticket: int) -> None:
-        """Take the episodes of a request that have not begun out of the queue."""
+        """Remove the episodes of a request that have not started from the queue."""
 
     @abstractmethod
     def _work(self, timeout: float | None) -> None:
-        """Run episodes until a request is complete or the time is over."""
+        """Run episodes until a request is complete, or for about `timeout` seconds."""
 
     @abstractmethod
     def _abandon(self) -> None:
-        """Forget all queued and running episodes."""
+        """Drop all queued and running episodes."""

@@ -1,4 +1,4 @@
-"""Episodes of LQR, all that are waiting at once: a step of a thousand episodes costs little more than a step of one."""
+"""Episodes of LQR, in batches: a step of a thousand episodes costs little more than a step of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offrank.core.space import Space
 from offrank.engines.base import Engine
 from offrank.tasks.lqr import LQR
 
-TOGETHER = 2048  # episodes simulated at once: bounds the memory, not the outcome
+TOGETHER = 2048  # maximum number of episodes in a batch; it limits memory and does not change results
 
 
 class NumpyEngine(Engine):
@@ -39,20 +39,21 @@ class NumpyEngine(Engine):
         self._waiting += [(ticket, index) for index in range(len(request))]
 
     def _work(self, timeout: float | None) -> None:
-        """Runs what is waiting, TOGETHER episodes at a time: a fraction of a second, whatever the timeout."""
+        """Run queued episodes in batches until a request is complete. A batch takes a fraction of a second, so the
+        timeout is ignored."""
         while self._waiting and not self._done:
-            alike = self._alike(self._waiting[0])
-            same = [key for key in self._waiting if self._alike(key) == alike][:TOGETHER]
-            taken = set(same)
+            batch_key = self._batch_key(self._waiting[0])
+            batch = [key for key in self._waiting if self._batch_key(key) == batch_key][:TOGETHER]
+            taken = set(batch)
             self._waiting = [key for key in self._waiting if key not in taken]
-            self._play(same, *alike)
+            self._run_batch(batch, *batch_key)
 
-    def _alike(self, key: tuple[int, int]) -> tuple[Policy, int]:
-        """What episodes must have in common to be simulated together: the kind of policy, and the horizon."""
+    def _batch_key(self, key: tuple[int, int]) -> tuple[Policy, int]:
+        """Policy and horizon of an episode: those of a batch must be equal."""
         request = self._open[key[0]][0]
         return request.policy, request.horizon
 
-    def _play(self, keys: list[tuple[int, int]], policy: Policy, horizon: int) -> None:
+    def _run_batch(self, keys: list[tuple[int, int]], policy: Policy, horizon: int) -> None:
         requests = [self._open[ticket][0] for ticket, _ in keys]
         thetas = np.stack([request.theta(index) for request, (_, index) in zip(requests, keys, strict=True)])
         mean = np.stack([request.whitening.mean for request in requests])
@@ -73,13 +74,13 @@ class NumpyEngine(Engine):
 def simulate(
     task: LQR, policy: Policy, thetas: FloatArray, mean: FloatArray, scale: FloatArray, noise: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, IntArray, BoolArray]:
-    """E whole episodes.
+    """Simulate E episodes.
 
     Args:
         thetas, mean, scale, noise: (E, d), (E, n), (E, n) and (E, T, n).
 
     Returns:
-        States (E, T, n), where they led at last (E, n), rewards (E, T), lengths (E,) and which exploded.
+        States (E, T, n), last states (E, n), rewards (E, T), lengths (E,) and whether the state exploded (E,).
     """
     episodes, horizon, n = noise.shape
     seen, rewards = np.zeros((episodes, horizon, n)), np.zeros((episodes, horizon))

@@ -8,7 +8,7 @@ from itertools import pairwise
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.core.policy import LayerShape, Policy
 
-MOST_PARAMETERS = 100_000_000
+MAX_PARAMETERS = 100_000_000
 
 Table = tuple[LayerShape, ...]
 
@@ -30,7 +30,7 @@ def _mlp(n: int, p: int, widths: tuple[int, ...]) -> Table:
     return *hidden, LayerShape(widths[-1], p, bias=True)
 
 
-# kind: its table of layers, how many widths it takes (None: any number), and what it computes
+# kind: function that makes its table of layers, number of widths (None: at least one), and formula
 POLICIES: dict[str, tuple[Callable[[int, int, tuple[int, ...]], Table], int | None, str]] = {
     "linear": (_linear, 0, "a = M z"),
     "affine": (_affine, 0, "a = M z + c"),
@@ -40,24 +40,24 @@ POLICIES: dict[str, tuple[Callable[[int, int, tuple[int, ...]], Table], int | No
 
 
 def make_policy(name: str, n: int, p: int) -> Policy:
-    """The kind of policy that a name means, for observations of n numbers and actions of p.
+    """The kind of policy with a given name, for observations (n,) and actions (p,).
 
     Raises:
-        UsageError: there is no such kind, or it takes other widths.
+        UsageError: there is no such kind, its widths are invalid, or it has too many parameters.
     """
     head, widths = _parse(name)
     table = POLICIES[head][0](n, p, widths)
     policy = Policy(canonical(name), n, p, table)
-    if policy.size > MOST_PARAMETERS:
-        raise UsageError(f"policy {name!r} has {policy.size:,} parameters here: at most {MOST_PARAMETERS:,}")
+    if policy.size > MAX_PARAMETERS:
+        raise UsageError(f"policy {name!r} has {policy.size:,} parameters here: at most {MAX_PARAMETERS:,}")
     return policy
 
 
 def canonical(name: str) -> str:
-    """A policy's name as it is written down: `MLP: 64, 64` is `mlp:64,64`.
+    """The canonical form of a policy's name: `MLP: 64, 64` becomes `mlp:64,64`.
 
     Raises:
-        UsageError: there is no such kind.
+        UsageError: there is no such kind, or its widths are invalid.
     """
     head, widths = _parse(name)
     kind = head.partition(":")[0]
@@ -65,7 +65,7 @@ def canonical(name: str) -> str:
 
 
 def _parse(name: str) -> tuple[str, tuple[int, ...]]:
-    """The key of POLICIES that a name means, and its widths."""
+    """Parse a name into its key of POLICIES and its widths."""
     kind, colon, rest = str(name).strip().lower().partition(":")
     by_kind = {key.partition(":")[0]: key for key in POLICIES}
     if kind not in by_kind:

@@ -1,4 +1,4 @@
-"""A trained policy: its kind and parameters, a normaliser, and what an environment needs to act on it."""
+"""A trained policy: its kind and parameters, its normaliser, and how its outputs become actions."""
 
 from __future__ import annotations
 
@@ -23,27 +23,26 @@ from offrank.policies import make_policy
 
 @dataclass(frozen=True)
 class TrainedPolicy:
-    """Acts on z = (s - mean) * scale; for discrete actions, by the index of the largest output."""
+    """A policy that acts on z = (s - mean) * scale. A discrete action is the index of the largest output."""
 
     kind: Policy
     theta: FloatArray  # (d,)
     whitening: Whitening
     discrete: bool = False
-    first: int = 0  # what the indices are counted from
-    low: FloatArray | None = None  # (p,): actions are clipped to [low, high] where given
+    first: int = 0  # the smallest discrete action
+    low: FloatArray | None = None  # (p,): actions are clipped to [low, high]; None: no clipping
     high: FloatArray | None = None
-    shape: tuple[int, ...] | None = None  # of an action, where it is not (p,)
+    shape: tuple[int, ...] | None = None  # of an action, if it is not (p,)
     dtype: str = "float64"
 
     @staticmethod
     def for_space(space: Space, kind: Policy, theta: FloatArray, whitening: Whitening) -> TrainedPolicy:
-        """The policy with these parameters, acting as the environment needs it."""
+        """The policy with parameters theta (d,), with actions as the environment takes them."""
         how = space.discrete, space.first, space.low, space.high, space.shape, space.dtype
         return TrainedPolicy(kind, theta, whitening, *how)
 
     def predict(self, observation: ArrayLike) -> FloatArray | IntArray:
-        """Action (p,) at an observation (n,), or actions (E, p) at E of them, of the environment's shape and type;
-        indices where actions are discrete."""
+        """Action at an observation (n,), or E actions at observations (E, n), in the environment's shape and type."""
         out = self.raw(observation)
         if self.discrete:
             return np.asarray(np.argmax(out, axis=-1) + self.first)
@@ -52,7 +51,7 @@ class TrainedPolicy:
         return out.reshape(*out.shape[:-1], *(self.shape or out.shape[-1:])).astype(self.dtype)
 
     def raw(self, observation: ArrayLike) -> FloatArray:
-        """The outputs, neither clipped nor turned into an index: (p,) at an observation (n,), (E, p) at E of them."""
+        """The outputs (p,) at an observation (n,), or (E, p) at (E, n): neither clipped nor turned into an index."""
         states = np.asarray(observation, dtype=np.float64)
         n = self.kind.n
         if states.ndim not in (1, 2) or states.shape[-1] != n:
@@ -65,12 +64,12 @@ class TrainedPolicy:
     def M(self) -> FloatArray:
         """The matrix (p, n) of a linear policy."""
         if not self.kind.is_linear:
-            raise UsageError(f"a policy of the kind {self.kind.name} is more than a matrix: its parameters are theta")
+            raise UsageError(f"a policy of the kind {self.kind.name} is not a matrix: its parameters are theta")
         return self.theta.reshape(self.kind.p, self.kind.n)
 
     @property
     def sha256(self) -> str:
-        """A hash of all that determines the actions: equal hashes, equal actions to the last bit."""
+        """A hash of everything that determines the actions: equal hashes mean equal actions, to the last bit."""
         arrays = self.arrays()
         hasher = hashlib.sha256()
         for name in sorted(arrays):
@@ -80,7 +79,7 @@ class TrainedPolicy:
         return hasher.hexdigest()
 
     def arrays(self) -> Memory:
-        """Everything, as arrays by name."""
+        """The policy as arrays by name, to be saved."""
         kind = json.dumps({"name": self.kind.name, "n": self.kind.n, "p": self.kind.p}).encode()
         out: Memory = {
             "policy.kind": np.frombuffer(kind, dtype=np.uint8),
@@ -99,10 +98,10 @@ class TrainedPolicy:
 
     @staticmethod
     def from_arrays(arrays: Memory) -> TrainedPolicy:
-        """The inverse of `arrays`; files of version 0.1 hold the matrix `policy.M` of a linear policy instead.
+        """The inverse of `arrays`. Files of version 0.1 have the matrix `policy.M` of a linear policy instead.
 
         Raises:
-            FileFormatError: the arrays do not fit together.
+            FileFormatError: an array is missing, or does not match the kind of policy.
         """
         try:
             if "policy.M" in arrays:
@@ -128,7 +127,7 @@ class TrainedPolicy:
         return policy
 
     def check(self) -> None:
-        """Raise FileFormatError unless every array has the size and type that the kind of policy needs."""
+        """Raise FileFormatError unless every array has the size and type that the kind of policy requires."""
         n, p, d = self.kind.n, self.kind.p, self.kind.size
         sizes = [("theta", self.theta, d), ("mean", self.whitening.mean, n), ("scale", self.whitening.scale, n)]
         sizes += [(name, bound, p) for name, bound in (("low", self.low), ("high", self.high)) if bound is not None]

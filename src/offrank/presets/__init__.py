@@ -1,4 +1,4 @@
-"""Hyperparameters a task, as data: every number with its source."""
+"""Hyperparameters per task, as data: every number with its source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GENERAL = "general default"
 
 @dataclass(frozen=True)
 class Value:
-    """A number and where it is from."""
+    """A value and its source."""
 
     value: Any
     source: str
@@ -26,7 +26,7 @@ def _read(task: str) -> dict[str, Any]:
 
 
 def lookup(task: str | None, name: str, *sections: str) -> Value | None:
-    """The preset of one hyperparameter: the first of the dotted sections that has it."""
+    """The preset of a hyperparameter, from the first of the (dotted) sections that has it; None if none has."""
     for section in sections:
         table = _read(task) if task else {}
         for part in section.split("."):

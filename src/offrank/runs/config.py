@@ -1,4 +1,4 @@
-"""From what the user asked for to what is run: algorithms by name, presets, overrides, checks."""
+"""The configuration of a run: algorithms by name, presets, overrides, checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from offrank.engines import native_name, resolve_engine
 from offrank.policies import canonical, make_policy
 from offrank.presets import GENERAL, Value, lookup
 
-# what the papers call them, for whoever types the symbol
+# symbols of the papers, for error messages
 SYMBOLS = {
     "N": ("n_directions",),
     "b": ("n_top",),
@@ -35,8 +35,8 @@ SYMBOLS = {
 GIVEN = "given"
 
 
-# settings that version 0.1 had and this one has not, with the value at which they did nothing
-GONE: dict[str, Any] = {
+# settings of version 0.1 that were removed, with the value at which they had no effect
+REMOVED: dict[str, Any] = {
     "orthogonal": False,
     "relative_bandwidth": False,
     "common_starts": False,
@@ -50,14 +50,14 @@ GONE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parts of an algorithm, with the source of every number."""
+    """The parts of an algorithm and their hyperparameters, each with its source."""
 
     algo: str
     policy: str
-    settings: Any  # of the algorithm: a strategy, for a search
+    settings: Any  # of the algorithm: a Strategy, for a Search
     ranker: Ranker
-    episodes: dict[str, Any]  # fields of Episodes but the horizon
-    sources: dict[str, str]
+    episodes: dict[str, Any]  # fields of Episodes except the horizon
+    sources: dict[str, str]  # by hyperparameter
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Recipe:
         """The algorithm for an environment.
 
         Raises:
-            UsageError: it cannot work there.
+            UsageError: it does not support the environment.
         """
         kind = make_policy(self.policy, space.obs_dim, space.act_dim)
         episodes = Episodes(horizon=horizon, **self.episodes)
@@ -75,7 +75,7 @@ class Recipe:
 
 
 def _settable(cls: type[Any]) -> dict[str, Any]:
-    """Hyperparameters of a dataclass by name, with their types; the horizon is a setting of its own."""
+    """The types of the hyperparameters of a dataclass, by name; without the horizon, which is set separately."""
     hints = get_type_hints(cls)
     return {f.name: hints[f.name] for f in fields(cls) if f.name != "horizon"}
 
@@ -87,15 +87,18 @@ def resolve(
     overrides: Mapping[str, Any] | None = None,
     policy: str | None = None,
 ) -> Recipe:
-    """The recipe of an algorithm on a task: general defaults, then the task's preset, then what suits the ranker, then
-    the task's preset for that very pair of algorithm and ranker, then what the user gave.
+    """The recipe of an algorithm on a task. Of each hyperparameter, the last of these is used: the general default, the
+    task's preset, the ranker's suggestion, the task's preset for this algorithm with this ranker, the override.
 
     Args:
         task: the name of the task; None, or one without presets, gets the general defaults.
         algo: a key of ALGORITHMS.
-        ranker: overrides the one the algorithm's name implies.
+        ranker: instead of the default ranker of the algorithm.
         overrides: hyperparameters by name; strings are converted.
-        policy: the kind of policy, instead of the algorithm's own.
+        policy: the kind of policy, instead of the algorithm's default.
+
+    Raises:
+        UsageError: a name is unknown or a value is invalid.
     """
     if algo not in ALGORITHMS:
         raise UsageError(f"unknown algorithm {algo!r}: one of {', '.join(ALGORITHMS)}{did_you_mean(algo, ALGORITHMS)}")
@@ -152,7 +155,11 @@ def _hint(name: str, known: Mapping[str, Any]) -> str:
 
 
 def convert(name: str, value: Any, to: type) -> Any:
-    """A value, or its text, as a hyperparameter of type int, float, bool or str."""
+    """Convert a value, or its text, to int, float, bool or str.
+
+    Raises:
+        UsageError: it cannot be converted.
+    """
     wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}[to]
     text = str(value).strip()
     try:
@@ -170,7 +177,7 @@ def convert(name: str, value: Any, to: type) -> Any:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that determines a run, and how far it is to go."""
+    """Everything that determines a run, and when it stops."""
 
     task: str
     algo: str
@@ -185,8 +192,8 @@ class RunConfig:
     clip_actions: bool | None = None
     env_args: dict[str, Any] = field(default_factory=dict)
     policy: str = "linear"
-    count_evaluation: bool = False  # evaluation episodes count as interactions, as on a robot
-    # how far to go: may change when a run is continued
+    count_evaluation: bool = False  # whether evaluation episodes count as interactions, as on a robot
+    # when to stop: may change when a run is continued
     steps: int | None = None
     iterations: int | None = None
     threshold: float | None = None
@@ -218,7 +225,7 @@ class RunConfig:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What must not change when a run is continued: all that its bits depend on."""
+        """The settings that the bits of a run depend on. They must not change when it is continued."""
         out = asdict(self)
         for name in ("steps", "iterations", "threshold", "sources"):
             del out[name]
@@ -234,7 +241,7 @@ class RunConfig:
         try:
             if needed <= set(data) <= known:
                 config = RunConfig(**data)
-                kept = {k: v for k, v in config.hyperparameters.items() if k not in GONE or v != GONE[k]}
+                kept = {k: v for k, v in config.hyperparameters.items() if k not in REMOVED or v != REMOVED[k]}
                 return replace(config, hyperparameters=_defaults(config.algo, config.ranker) | kept)
         except (KeyError, TypeError, AttributeError):
             pass
@@ -242,8 +249,8 @@ class RunConfig:
 
 
 def _defaults(algo: str, ranker: str) -> dict[str, Any]:
-    """Every setting at its default, which is what it was before there was such a setting. Nothing is known of parts
-    that are gone: their runs can be shown, not continued."""
+    """The default of every setting: files written before a setting existed mean its default. Empty if the algorithm or
+    ranker was removed: such runs can be shown, but not continued."""
     if algo not in ALGORITHMS or ranker not in RANKERS:
         return {}
     classes = (ALGORITHMS[algo].settings, RANKERS[ranker], Episodes)
@@ -260,7 +267,11 @@ def configure(
     horizon: int | None = None,
     **settings: Any,
 ) -> RunConfig:
-    """The configuration of a run of `recipe` on a task with these spaces."""
+    """The configuration of a run of `recipe` on a task.
+
+    Raises:
+        UsageError: a setting is invalid, or the algorithm does not support the environment.
+    """
     native = native_name(task)
     config = RunConfig(
         task=native or task,
@@ -274,12 +285,12 @@ def configure(
         horizon=space.horizon if horizon is None else horizon,
         **settings,
     )
-    recipe.algorithm(space, config.horizon)  # raises where it cannot work
+    recipe.algorithm(space, config.horizon)  # raises UsageError if it does not support the environment
     return config
 
 
 def as_stored(env_args: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as a file holds them, so that what is read compares equal to what was given."""
+    """The arguments after conversion to JSON and back, so that they compare equal to those read from a file."""
     try:
         stored: dict[str, Any] = json.loads(json.dumps(env_args))
         return stored

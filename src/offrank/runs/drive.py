@@ -1,8 +1,8 @@
-"""Driving runs: one engine serves whatever the runs ask for at the moment, side by side.
+"""Driving runs: one engine serves the requests of several runs concurrently.
 
-A single run is a fleet of one. Nobody waits for another's phase: as soon as a run's request is complete, its next one
-joins what the engine is doing. Where the engine is a GPU, lessons that can be carried out together are collected for a
-moment and done there in one batch.
+A single run is a fleet of one. Runs do not wait for each other: as soon as a run's request is complete, its next one is
+submitted to the engine. If the engine runs on a GPU, lessons are collected for a short time and carried out there in
+batches.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from offrank.core.work import Lesson, Outcome, Work
 from offrank.engines.base import Engine
 from offrank.runs.run import Run
 
-POLL = 0.1  # seconds between looks at the clock, the signals and the progress display
-PATIENCE = 0.25  # seconds that a lesson waits at most for others to be carried out with
+POLL = 0.1  # maximum number of seconds between checks of signals and updates of the progress display
+PATIENCE = 0.25  # maximum number of seconds that a lesson waits for others of its batch
 
 
 class Signals:
-    """Remembers the signal that asked us to stop, so that it is honoured between two control steps."""
+    """A signal handler that stores the first signal, so that it is handled when no run is being changed."""
 
     def __init__(self) -> None:
         self.caught: int | None = None
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.caught is not None:  # asked twice: at once
+        if self.caught is not None:  # the second signal stops immediately
             raise KeyboardInterrupt
         self.caught = signum
 
 
 @contextmanager
 def catching_signals() -> Iterator[Signals]:
-    """Catch Ctrl-C and SIGTERM while inside, where that is possible (only the main thread may).
+    """Catch Ctrl-C and SIGTERM inside this context. Has no effect outside of the main thread.
 
-    A handler that was not set from Python cannot be put back, so its signal is left to it.
+    A handler that was not set from Python cannot be restored, so its signal is not caught.
     """
     signals = Signals()
     if threading.current_thread() is not threading.main_thread():
@@ -59,17 +59,17 @@ def catching_signals() -> Iterator[Signals]:
 
 
 class LessonQueue:
-    """Lessons that wait for a device, by who may be carried out with whom.
+    """Lessons waiting for a device, grouped by batch key.
 
-    A lesson waits for half of the runs that have lessons of its kind, but never for a run that has none, and never
-    longer than PATIENCE.
+    A batch is carried out when more than half of the runs with lessons of its key are waiting, after PATIENCE seconds,
+    or if there is nothing else to do. Runs without such lessons do not count.
     """
 
     def __init__(self, device: str):
         self._device = device
         self._waiting: dict[Hashable, list[tuple[Run, Lesson]]] = defaultdict(list)
-        self._since: dict[Hashable, float] = {}  # when the first of them came
-        self._kind: dict[Run, Hashable] = {}  # of a run's last lesson
+        self._since: dict[Hashable, float] = {}  # time at which the first of them was added
+        self._kind: dict[Run, Hashable] = {}  # key of a run's last lesson
 
     def add(self, run: Run, lesson: Lesson) -> None:
         key = (type(lesson), lesson.batch_key)
@@ -77,15 +77,15 @@ class LessonQueue:
         self._since.setdefault(key, time.monotonic())
         self._waiting[key].append((run, lesson))
 
-    def due(self, under_way: Sequence[Run], idle: bool) -> list[tuple[Run, Lesson, Outcome]]:
-        """Carry out what need not wait any longer.
+    def due(self, active: Sequence[Run], idle: bool) -> list[tuple[Run, Lesson, Outcome]]:
+        """Carry out the batches that need not wait any longer.
 
         Args:
-            under_way: the runs that have not ended.
+            active: the runs that have not ended.
             idle: whether there is nothing else to do.
         """
         done: list[tuple[Run, Lesson, Outcome]] = []
-        going = set(under_way)
+        going = set(active)
         self._kind = {run: key for run, key in self._kind.items() if run in going}
         for key in list(self._waiting):
             waiting = self._waiting[key] = [(run, lesson) for run, lesson in self._waiting[key] if run in going]
@@ -102,60 +102,61 @@ class LessonQueue:
 
 
 class _Drive:
-    """One call of `drive`: the runs under way, and what each of them waits for."""
+    """One call of `drive`: the active runs, and the work each of them waits for."""
 
     def __init__(self, runs: Iterable[Run], engine: Engine, side_by_side: int | None, failures: Sequence[RunFailed]):
-        self._to_come, self._engine, self._side_by_side = iter(runs), engine, side_by_side
+        self._remaining, self._engine, self._side_by_side = iter(runs), engine, side_by_side
         self._waiting: dict[int, tuple[Run, Request]] = {}  # by ticket of the engine
-        self._begun: list[Run] = []
+        self._started: list[Run] = []
         self._lessons = None if engine.device is None else LessonQueue(engine.device)
         self.failures = list(failures)
 
     @property
-    def under_way(self) -> list[Run]:
-        self._begun = [run for run in self._begun if not run.done]
-        return self._begun
+    def active(self) -> list[Run]:
+        """The runs that have started and not ended."""
+        self._started = [run for run in self._started if not run.done]
+        return self._started
 
     @property
     def busy(self) -> bool:
-        return bool(self._waiting or self.under_way)
+        return bool(self._waiting or self.active)
 
-    def take_up(self) -> None:
-        """Start as many of the runs to come as there is room for."""
+    def start_runs(self) -> None:
+        """Start remaining runs, up to `side_by_side` active ones."""
         more = False
         limit = self._side_by_side
-        while (limit is None or len(self.under_way) < limit) and (run := next(self._to_come, None)) is not None:
+        while (limit is None or len(self.active) < limit) and (run := next(self._remaining, None)) is not None:
             try:
                 run.start()
-            except OffrankError as error:  # nothing of it has changed: its files stay as they are
+            except OffrankError as error:  # the run has not changed: its checkpoint is not written again
                 self.failures.append(RunFailed(run.name, error))
                 run.close()
                 continue
-            self._begun.append(run)
-            self._move_on(run, lambda: None)
+            self._started.append(run)
+            self._step(run, lambda: None)
             more = True
         if more:
-            size_cache(2 * sum(run.algorithm.cached_bytes for run in self.under_way))
+            size_cache(2 * sum(run.algorithm.cached_bytes for run in self.active))
 
     def work(self) -> None:
-        """Wait a moment for outcomes, and let the runs go on with them."""
+        """Wait for results, for at most POLL seconds, and pass them to the runs."""
         completed = self._engine.completed(POLL)
         for ticket, outcome in completed:
-            if ticket in self._waiting:  # not dropped a moment ago
+            if ticket in self._waiting:  # it may have been dropped meanwhile
                 run, request = self._waiting.pop(ticket)
                 self._receive(run, request, outcome)
         if self._lessons is not None:
-            for run, lesson, learned in self._lessons.due(self.under_way, idle=not completed):
+            for run, lesson, learned in self._lessons.due(self.active, idle=not completed):
                 self._receive(run, lesson, learned)
 
     def _receive(self, run: Run, work: Work, outcome: Outcome | EpisodeError) -> None:
-        self._move_on(run, partial(run.receive, work, outcome))
+        self._step(run, partial(run.receive, work, outcome))
 
-    def _move_on(self, run: Run, step: Callable[[], None]) -> None:
-        """Let a run take a step, and hand out the work that it wants then."""
+    def _step(self, run: Run, step: Callable[[], None]) -> None:
+        """Do a step of a run and submit its new work. If either fails, save the run and add it to the failures."""
         try:
             step()
-            self._hand_out(run)
+            self._submit(run)
         except OffrankError as error:
             if (unsaved := _pause(run)) is not None:
                 error.add_note(f"not saved: {unsaved}")
@@ -165,7 +166,7 @@ class _Drive:
                 self._engine.drop(other)
                 del self._waiting[other]
 
-    def _hand_out(self, run: Run) -> None:
+    def _submit(self, run: Run) -> None:
         while new := run.take():
             for work in new:
                 if isinstance(work, Request):
@@ -186,35 +187,35 @@ def drive(
     """Drive runs to their end.
 
     Args:
-        runs: not yet started. Each is taken when there is room for it, so they may be opened one by one.
-        engine: with nothing under way.
-        tick: called several times a second.
-        side_by_side: how many runs go at a time; None for all.
-        failures: runs that could not even be opened, to be reported with those that fail.
+        runs: not yet started. Each is taken when it is to be started, so they may be opened one by one.
+        engine: without any active request.
+        tick: called several times per second.
+        side_by_side: maximum number of active runs; None for all.
+        failures: runs that could not be opened, to be reported with those that fail.
 
     Raises:
-        Interrupted: by a signal; the runs under way were saved, and go on from there to the same bits. It holds the
-            failures there were until then, and the runs that could not be saved.
-        FleetError: some of several runs failed, and were saved as they stood before; the others went on to their end.
-        OffrankError: the only run failed, likewise. Or the engine failed, and all were saved.
+        Interrupted: by a signal. The active runs were saved, and can be continued to the same bits. It holds the
+            failures until then, and the runs that could not be saved.
+        FleetError: some of several runs failed, and were saved as before the failure; the others were completed.
+        OffrankError: the only run failed, and was saved in the same way; or the engine failed, and all runs were saved.
 
-    Whatever else is raised, by a callback or by a library, the runs under way are saved first, and all are closed.
+    If anything else is raised, by a callback or by a library, the active runs are saved first, and all are closed.
     """
     opened = runs if isinstance(runs, Sequence) else ()
     with catching_signals() as signals:
         driving = _Drive(runs, engine, side_by_side, failures)
         try:
-            driving.take_up()
+            driving.start_runs()
             while driving.busy:
                 driving.work()
-                driving.take_up()
+                driving.start_runs()
                 if tick is not None:
                     tick()
                 if signals.caught is not None:
                     raise Interrupted(signals.caught, driving.failures)
         except BaseException as error:
-            unsaved = [failure for run in list(driving.under_way) if (failure := _pause(run)) is not None]
-            with suppress(Exception):  # the engine may be what failed
+            unsaved = [failure for run in list(driving.active) if (failure := _pause(run)) is not None]
+            with suppress(Exception):  # the engine itself may have failed
                 engine.cancel()
             for run in opened:
                 with suppress(OffrankError):
@@ -231,7 +232,7 @@ def drive(
 
 
 def _pause(run: Run) -> RunFailed | None:
-    """Save and close a run as it stands; what went wrong, if it could not be saved. Its last checkpoint is intact."""
+    """Save and close a run. Returns the failure if it could not be saved; its last checkpoint is intact then."""
     try:
         run.pause()
     except OffrankError as error:

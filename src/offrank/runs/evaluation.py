@@ -1,4 +1,4 @@
-"""How good is a policy? Fresh episodes, nothing learned from them."""
+"""Evaluation of a policy in episodes that are not used for training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from offrank.policies.trained import TrainedPolicy
 def evaluate_policy(
     policy: TrainedPolicy, engine: Engine, episodes: int = 100, seed: int = 0, horizon: int | None = None
 ) -> dict[str, Any]:
-    """Returns and lengths of `episodes` episodes, whose starts depend on `seed` and on nothing a training run used.
+    """Run `episodes` episodes of a policy. Their start states depend on `seed` only, and differ from those of training.
 
     Returns:
-        mean, std: of the returns; returns, lengths: lists, one entry per episode; seed.
+        A dict of mean and std of the returns; returns and lengths, lists with one entry per episode; and seed.
+
+    Raises:
+        UsageError: the policy does not fit the environment.
+        EpisodeError: an episode failed.
     """
     if episodes < 1:
         raise UsageError(f"episodes = {episodes}: must be at least 1")
@@ -32,7 +36,7 @@ def evaluate_policy(
             policy=policy.kind,
             candidates=Around.itself(policy.theta, episodes),
             whitening=policy.whitening,
-            seeds=episode_seeds(seed, 0, Role.EVALUATION, index),  # training evaluates from iteration 1 on
+            seeds=episode_seeds(seed, 0, Role.EVALUATION, index),  # evaluations during training have iteration >= 1
             roles=np.full(episodes, Role.EVALUATION, dtype=np.int64),
             index=index,
             horizon=horizon or engine.space.horizon,
@@ -48,7 +52,7 @@ def evaluate_policy(
 
 
 def check_sizes(policy: TrainedPolicy, space: Space) -> None:
-    """Raise UsageError unless the policy fits the environment."""
+    """Raise UsageError unless the sizes of the policy are those of the environment."""
     n, p = policy.kind.n, policy.kind.p
     if (space.obs_dim, space.act_dim) != (n, p):
         raise UsageError(

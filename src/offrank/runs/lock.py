@@ -1,7 +1,7 @@
-"""One process at a time writes a run folder.
+"""A lock on a run folder: only one process at a time may write to it.
 
-The lock is the operating system's, on a file in the folder: it dies with its process, however that ends, so nothing is
-ever left locked, and a folder may be taken over at once after `kill -9`. The file itself stays and means nothing.
+It is a lock of the operating system on a file in the folder. It is released when its process ends in any way, including
+`kill -9`, so a folder never stays locked. The file remains, and has no meaning by itself.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from offrank.runs.folder import LOCK
 
 
 def lock_folder(folder: Path) -> BaseFileLock:
-    """Keep other processes from writing to a run folder, until the lock is released or this process ends.
+    """Lock a run folder against other processes, until the lock is released or this process ends.
 
-    Within one process a folder may be locked again: a notebook's cell that is run twice is no conflict.
+    The same process may lock a folder again, for example when a notebook's cell is run twice.
 
     Raises:
         BusyError: another process holds it.

@@ -1,4 +1,4 @@
-"""Metrics as JSON lines: one per iteration and per evaluation, readable while the run goes on."""
+"""Metrics as JSON lines: one per iteration and per evaluation. The file can be read during the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from offrank.core.errors import FileFormatError, OffrankError
 
 
 class MetricsFile:
-    """An append-only file. `size` is what a checkpoint notes, and what a continued run cuts the file back to."""
+    """An append-only file. A checkpoint stores its `size`; when the run is continued, the file is truncated to it.
+
+    Raises:
+        FileFormatError: the file is shorter than `size`.
+        OffrankError: it cannot be written.
+    """
 
     def __init__(self, path: Path, size: int = 0):
         self.path = path
@@ -55,7 +60,7 @@ class MetricsFile:
         except OSError as error:
             raise OffrankError(f"cannot write {self.path}: {error.strerror or error}") from error
 
-    def __del__(self) -> None:  # a run that is dropped rather than closed: every line is written already
+    def __del__(self) -> None:  # for a run that is deleted without `close`; its lines are already flushed
         if hasattr(self, "_file"):
             with suppress(OSError):
                 self._file.close()
@@ -66,7 +71,11 @@ def _json(value: Any) -> Any:
 
 
 def read_metrics(path: Path) -> list[Metrics]:
-    """The complete lines of a metrics file; a line that is still being written is left out."""
+    """The records of a metrics file, without a last line that is still being written.
+
+    Raises:
+        FileFormatError: a line is not a record of a run.
+    """
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
         found = [json.loads(line) for line in lines if line]
@@ -74,5 +83,5 @@ def read_metrics(path: Path) -> list[Metrics]:
         raise FileFormatError(f"{path} is damaged: a line is not JSON") from error
     for number, record in enumerate(found, start=1):
         if not isinstance(record, dict) or not set(record) >= {"kind", "iteration", "steps"}:
-            raise FileFormatError(f"{path} is damaged: line {number} is no record of a run")
+            raise FileFormatError(f"{path} is damaged: line {number} is not a record of a run")
     return found

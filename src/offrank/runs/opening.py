@@ -1,4 +1,4 @@
-"""Opening run folders: a new run in a free one, or the continuation of what is there."""
+"""Opening run folders: a new run in an empty one, or the continuation of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ def holds_run(folder: Path) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, if it is not there, for a run to write to."""
+    """Make a folder, if it does not exist.
+
+    Raises:
+        UsageError: it is a file, or cannot be made.
+    """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file, not a folder")
     try:
@@ -31,7 +35,7 @@ def make_folder(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """The configuration of the run that a folder holds."""
+    """The configuration of the run in a folder."""
     data = read_json(folder / CONFIG)
     try:
         return RunConfig.from_json(data)
@@ -40,13 +44,16 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def stored_config(folder: Path, task: str, limits: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig | None:
-    """The configuration to continue with what a folder holds; None if it holds nothing yet.
+    """The configuration of the run in a folder, with new limits; None if the folder holds no run.
 
     Args:
-        folder: the run's.
+        folder: the run folder.
         task: must be the task of the run.
-        limits: steps, iterations and threshold where they were given anew.
-        given: other settings that were given; they must be what they were.
+        limits: new values of steps, iterations and threshold.
+        given: other settings that the user gave; they must be those of the run.
+
+    Raises:
+        UsageError: the folder holds another run.
     """
     if not (folder / CONFIG).is_file():
         return None
@@ -55,16 +62,18 @@ def stored_config(folder: Path, task: str, limits: Mapping[str, Any], given: Map
         raise UsageError(f"{folder} holds a run of {config.task}, not of {task}")
     for name, value in given.items():
         stored = config.hyperparameters.get(name, getattr(config, name, None))
-        if stored != json.loads(json.dumps(value)):  # as the file holds it: a tuple is a list there
-            raise UsageError(f"{folder} holds a run with {name} = {stored}, not {value}: that cannot change any more")
+        if stored != json.loads(json.dumps(value)):  # converted as in the file, where a tuple is a list
+            raise UsageError(f"{folder} holds a run with {name} = {stored}, not {value}: that cannot change")
     return replace(config, **limits)
 
 
 def open_runs(opening: Mapping[str, Callable[[], Run]]) -> tuple[list[Run], list[RunFailed]]:
-    """Open several runs, by the names of their folders: those that could be, and those whose files are damaged.
+    """Open several runs, given by the names of their folders. Returns the opened runs, and the failures of those whose
+    files are damaged.
 
     Raises:
-        UsageError: a folder holds another run, or is in use. None of them is left open.
+        UsageError: a folder holds another run, or is in use. All runs are closed again.
+        FleetError: all of them are damaged.
     """
     runs: list[Run] = []
     damaged: list[RunFailed] = []
@@ -91,7 +100,7 @@ def open_run(
     callbacks: tuple[Callback, ...] = (),
     checkpoint_seconds: float = 30.0,
 ) -> Run:
-    """A run ready to be driven, its folder closed to other processes.
+    """Open a run and lock its folder against other processes.
 
     Raises:
         UsageError: the folder holds a run and `resume` is false, or holds another run.
@@ -101,7 +110,7 @@ def open_run(
     if folder is None:
         return run
     make_folder(folder)
-    run.claim()  # before anything is read: nobody may change it from here on
+    run.claim()  # before anything is read, so that no other process changes it
     try:
         if not resume and holds_run(folder):
             raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")

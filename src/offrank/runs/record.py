@@ -1,4 +1,4 @@
-"""What a run has come to: its state, its evaluations and its best policy, to be looked at, saved and restored."""
+"""The data of a run: its state, its evaluations and its best policy; saving and restoring them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from offrank.runs.folder import BEST, FINAL, RESULT, folder_name
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The mean return of the policy after so many iterations and training steps."""
+    """The return of the policy after some iterations and training steps."""
 
     iteration: int
     steps: int
@@ -32,7 +32,7 @@ class Evaluation:
 
 
 class Record:
-    """All that is known of a run. Whoever carries it on (`offrank.runs.run.Run`) changes it."""
+    """The data of a run. The subclass `offrank.runs.run.Run` carries the run out."""
 
     def __init__(self, config: RunConfig, space: Space):
         self.config, self.space = config, space
@@ -40,15 +40,15 @@ class Record:
         self.state = self.algorithm.start(config.seed)
         self.evaluations: list[Evaluation] = []
         self.best: tuple[Evaluation, TrainedPolicy] | None = None
-        self.final: Evaluation | None = None  # the extra one at the end of a budget: never a crossing
+        self.final: Evaluation | None = None  # the extra one at the end of a budget; ignored for the threshold
         self.evaluation_steps = 0
         self.stop_reason: str | None = None
-        self._metrics_size = 0  # of the log, as the last checkpoint noted it
+        self._metrics_size = 0  # bytes of the metrics file at the last checkpoint
         self._wall_before, self._clock = 0.0, time.perf_counter()
 
     @property
     def name(self) -> str:
-        """By which a run is told from its neighbours: `<task>-<algo>-<seed>`."""
+        """`<task>-<algo>-<seed>`, the name of the run in messages."""
         return folder_name(self.config.task, self.config.algo, self.config.seed)
 
     def _evaluated(self) -> bool:
@@ -56,12 +56,12 @@ class Record:
 
     @property
     def policy(self) -> TrainedPolicy:
-        """The policy as it is now."""
+        """The current policy."""
         return self.algorithm.policy(self.state)
 
     @property
     def reached(self) -> Evaluation | None:
-        """The first evaluation at or over the threshold. A final, extra evaluation never counts."""
+        """The first scheduled evaluation whose mean reached the threshold, or None. The final one does not count."""
         threshold = self.config.threshold
         if threshold is None:
             return None
@@ -69,12 +69,12 @@ class Record:
 
     @property
     def wall_s(self) -> float:
-        """Seconds spent, earlier processes included."""
+        """Seconds spent on the run, including earlier processes."""
         return self._wall_before + time.perf_counter() - self._clock
 
     @property
     def result(self) -> dict[str, Any]:
-        """The outcome as numbers."""
+        """The result of the run, as in `result.json`."""
         reached, config, best = self.reached, self.config, self.best_of_all[0]
         return {
             "task": config.task,
@@ -103,14 +103,14 @@ class Record:
 
     @property
     def best_of_all(self) -> tuple[Evaluation | None, TrainedPolicy]:
-        """The best policy of any evaluation, a final one included; the current one while there was none."""
+        """The best evaluation, including the final one, and its policy; (None, current policy) before the first."""
         if self.final is not None and (self.best is None or self.final.mean > self.best[0].mean):
             return self.final, self.policy
         return self.best or (None, self.policy)
 
     @property
     def last(self) -> Evaluation | None:
-        """The evaluation of the policy as it is now, if there was one."""
+        """The evaluation of the current policy, if there was one."""
         return self.final or (self.evaluations[-1] if self._evaluated() else None)
 
     def _write_outcome(self, folder: Path) -> None:
@@ -123,7 +123,7 @@ class Record:
         return {"config": self.config.to_json(), "evaluation": None if evaluation is None else vars(evaluation)}
 
     def save(self, path: Path) -> None:
-        """Write all of the run to one file."""
+        """Write the whole run to one file."""
         arrays: Memory = {f"state.{k}": v for k, v in self.state.arrays().items()}
         table = [(e.iteration, e.steps, e.mean, e.std) for e in self.evaluations]
         arrays["evaluations"] = np.array(table, dtype=np.float64).reshape(-1, 4)
@@ -143,10 +143,11 @@ class Record:
         save_arrays(path, "run", arrays, meta)
 
     def restore(self, path: Path) -> None:
-        """Take up the state that `save` wrote; the metrics are cut back to it when the run starts.
+        """Restore what `save` wrote. The metrics file is truncated accordingly when the run starts.
 
         Raises:
-            UsageError: the file is of another run.
+            UsageError: the file is of another run, or of version 0.1.
+            FileFormatError: the file is damaged.
         """
         _, arrays, meta = load_arrays(path, "run")
         check_format(path, meta)
@@ -166,7 +167,7 @@ class Record:
 
 
 def check_format(path: Path, meta: Mapping[str, Any]) -> None:
-    """Raise UsageError if a run's state is of a version that cannot be continued."""
+    """Raise UsageError if a run was saved by a version whose runs cannot be continued."""
     if meta["offrank"] < FORMAT:
         raise UsageError(
             f"{path} was written by offrank 0.1: its policy can be evaluated, recorded and reported, but the run "

@@ -1,11 +1,11 @@
 """One run: iterations, evaluations, when to save and when to stop.
 
-A run is driven from outside. `take` hands out the work it wants done next; `receive` takes an outcome and moves on.
-Whoever drives it may be an engine, a fleet, or a person with a robot. Between any two calls the run can be saved, and a
-run loaded from that file asks for the same again.
+A run is driven from outside, by `drive` or by AskTell. `take` returns the work to do next; `receive` takes its result
+and advances the run. Between any two calls the run can be saved; a run restored from that file asks for the same work
+again.
 
-An evaluation overlaps the iterations after it. They are speculative: their results are held back until it is in, and
-dropped if it ends the run. The outcome is the same as one after the other, with less waiting.
+An evaluation overlaps the iterations after it. These are speculative: their results are held back until the evaluation
+is complete, and discarded if it ends the run. The result is the same as without overlap, with less waiting.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from offrank.runs.lock import lock_folder
 from offrank.runs.metrics import MetricsFile
 from offrank.runs.record import Evaluation, Record
 
-Loop = Generator[Work | None, Any, None]  # yields None to wait for the evaluation under way
-Callback = Callable[["Run", Metrics], bool | None]  # is told every record of the log; False stops the run
+Loop = Generator[Work | None, Any, None]  # yields work, or None to wait for the current evaluation
+Callback = Callable[["Run", Metrics], bool | None]  # called with every record of the log; False stops the run
 
 
 class Run(Record):
     """A run of one algorithm on one task with one seed.
 
     Args:
-        config: what to run.
+        config: the configuration.
         space: of the environment.
-        folder: where files go; None keeps everything in memory.
+        folder: the run folder; None keeps everything in memory.
         callbacks: each is called with (run, record) for every line of the log; its `close`, if it has one, at the end.
-        checkpoint_seconds: the longest time between checkpoints, apart from evaluations and the end.
+        checkpoint_seconds: maximum time between checkpoints; they are also written at evaluations and at the end.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class Run(Record):
         super().__init__(config, space)
         self.folder, self.callbacks, self.checkpoint_seconds = folder, callbacks, checkpoint_seconds
         self._metrics: MetricsFile | None = None
-        self._lock: BaseFileLock | None = None  # on the folder, while the run may write to it
+        self._lock: BaseFileLock | None = None  # on the folder, while the run is open
         self._asked_to_stop = False
         self._last_checkpoint = time.perf_counter()
         self._loop: Loop | None = None
-        self._new: list[Work] = []  # wanted, and not yet handed out
-        self._wanted: Work | None = None  # of the loop
-        self._evaluating: Request | None = None  # the evaluation under way; self.state is what it measures
-        self._speculative: list[tuple[State, Metrics]] = []  # iterations done meanwhile, held back
-        self._error: OffrankError | None = None  # what went wrong in one of them
+        self._new: list[Work] = []  # work that `take` has not returned yet
+        self._wanted: Work | None = None  # the work that the loop waits for
+        self._evaluating: Request | None = None  # the current evaluation, which is of self.state
+        self._speculative: list[tuple[State, Metrics]] = []  # iterations completed during the evaluation
+        self._error: OffrankError | None = None  # raised in one of them
 
     # --- driving
 
     def claim(self) -> None:
-        """Keep other processes out of the run's folder, which is there, until the run is closed.
+        """Lock the run's folder, which must exist, against other processes until the run is closed.
 
         Raises:
             BusyError: another process is writing to it.
@@ -81,7 +81,7 @@ class Run(Record):
             self._lock = lock_folder(self.folder)
 
     def start(self) -> None:
-        """Begin, or go on from where the loaded checkpoint stands."""
+        """Start the run, or continue it from the restored checkpoint."""
         self._clock = self._last_checkpoint = time.perf_counter()
         self.stop_reason, self._asked_to_stop, self.final = None, False, None
         if self.folder is not None and self._metrics is None:
@@ -89,8 +89,8 @@ class Run(Record):
             self.claim()
             write_json(self.folder / CONFIG, self.config.to_json())
             self._metrics = MetricsFile(self.folder / METRICS, self._metrics_size)
-        self._drop()
-        self._loop = self._go()
+        self._discard()
+        self._loop = self._run_loop()
         self._advance(None)
 
     @property
@@ -99,38 +99,38 @@ class Run(Record):
         return self._loop is None
 
     def take(self) -> list[Work]:
-        """The work that the run wants done and has not handed out before."""
+        """The work to do now that earlier calls have not returned."""
         new, self._new = self._new, []
         return new
 
     def receive(self, work: Work, outcome: Outcome | EpisodeError) -> None:
-        """Take the outcome of work that `take` gave, and move on.
+        """Take the result of work that `take` returned, and advance the run.
 
         Raises:
-            OffrankError: an episode went wrong, or what was learned from it. With an evaluation under way that may
-                end the run, it is raised when that is in.
+            OffrankError: an episode or the iteration failed. During an evaluation, which may end the run, the error of
+                an iteration is raised once the evaluation is complete.
         """
         if work is self._evaluating:
             if isinstance(outcome, EpisodeError):
                 raise outcome
             assert isinstance(outcome, Rollouts)
-            self._evaluated_now(outcome)
+            self._finish_evaluation(outcome)
         elif work is self._wanted:
-            self._go_on(outcome)
+            self._continue_loop(outcome)
         else:
-            raise ValueError("the outcome of work that is not under way")
+            raise ValueError("the result of work that this run is not waiting for")
 
     def stop(self) -> None:
-        """Ask the run to stop after this iteration."""
+        """Stop the run after this iteration."""
         self._asked_to_stop = True
 
     def pause(self) -> None:
-        """Drop what is under way, save and close: it will be replayed.
+        """Discard the current iteration and evaluation, save and close. They are repeated when the run is continued.
 
         Raises:
-            OffrankError: it cannot be saved; the last checkpoint is intact, and the folder is free for others.
+            OffrankError: it cannot be saved; the last checkpoint is intact, and the folder is unlocked.
         """
-        self._drop()
+        self._discard()
         self._loop = None
         try:
             self.checkpoint()
@@ -138,7 +138,7 @@ class Run(Record):
             self.close()
 
     def close(self) -> None:
-        """Close the files and free the folder for others."""
+        """Close the files and unlock the folder."""
         self._wall_before, self._clock = self.wall_s, time.perf_counter()
         metrics, self._metrics = self._metrics, None
         lock, self._lock = self._lock, None
@@ -151,7 +151,7 @@ class Run(Record):
             if lock is not None:
                 lock.release(force=True)
 
-    def _go_on(self, outcome: Outcome | EpisodeError) -> None:
+    def _continue_loop(self, outcome: Outcome | EpisodeError) -> None:
         try:
             if isinstance(outcome, EpisodeError):
                 raise outcome
@@ -162,7 +162,7 @@ class Run(Record):
             self._error, self._wanted = error, None
 
     def _advance(self, outcome: Outcome | None) -> None:
-        """Let the loop go on to its next piece of work."""
+        """Run the loop up to its next piece of work."""
         assert self._loop is not None
         self._wanted = None
         try:
@@ -172,20 +172,20 @@ class Run(Record):
         if self._wanted is not None:
             self._new.append(self._wanted)
 
-    def _drop(self) -> None:
-        """Forget what is under way and what was held back."""
+    def _discard(self) -> None:
+        """Discard the current iteration and evaluation, and speculative results."""
         self._new, self._wanted, self._evaluating, self._speculative, self._error = [], None, None, [], None
 
     # --- the loop of a run
 
-    def _go(self) -> Loop:
+    def _run_loop(self) -> Loop:
         while True:
             if self._evaluation_due():
                 if self._evaluating is not None:
                     yield None
                 self._evaluating = self._evaluation()
                 self._new.append(self._evaluating)
-                if self.config.count_evaluation:  # where evaluation costs, so does an iteration in vain
+                if self.config.count_evaluation:  # on a robot, a discarded iteration would be costly
                     yield None
             if self._evaluating is not None and self._reason_to_stop() is not None:
                 yield None
@@ -200,14 +200,14 @@ class Run(Record):
         self.stop_reason = self._reason_to_stop()
         self.checkpoint()
         extra = self.config.eval_every > 0 and not self._evaluated() and not self._asked_to_stop
-        if extra and not self.config.count_evaluation:  # where evaluation costs, nobody asked for this one
+        if extra and not self.config.count_evaluation:  # on a robot, an unscheduled evaluation would be costly
             self.final = self._measure((yield self._evaluation()), final=True)
         if self.folder is not None:
             self._write_outcome(self.folder)
         self.close()
 
     def _iterate(self) -> Asking[None]:
-        """One iteration of the algorithm. Every training step of a run is counted here, and nowhere else."""
+        """One iteration of the algorithm. The training steps of a run are counted here, and nowhere else."""
         iteration = self.algorithm.iteration(self._latest)
         steps = episodes = 0
         outcome: Outcome | None = None
@@ -227,15 +227,15 @@ class Run(Record):
             metrics |= self.space.exact(policy.kind, policy.theta, policy.whitening)
         self._speculative.append((state, metrics))
         if self._evaluating is None:
-            self._catch_up()
+            self._commit()
 
     @property
     def _latest(self) -> State:
-        """The state after the last iteration, held back or not."""
+        """The state after the last iteration, speculative or not."""
         return self._speculative[-1][0] if self._speculative else self.state
 
-    def _catch_up(self) -> None:
-        """Make what was held back part of the run; a callback may stop it on the way."""
+    def _commit(self) -> None:
+        """Make speculative iterations part of the run, until a callback stops it."""
         while self._speculative:
             self.state, metrics = self._speculative.pop(0)
             self._log("iteration", metrics)
@@ -247,7 +247,7 @@ class Run(Record):
         return every > 0 and done > 0 and done % every == 0 and not (self._evaluated() and not self._speculative)
 
     def _evaluation(self) -> Request:
-        """Fresh episodes of the policy as it is."""
+        """A request for evaluation episodes of the current policy."""
         index, policy = np.arange(self.config.eval_episodes), self.policy
         return Request(
             policy=policy.kind,
@@ -260,7 +260,7 @@ class Run(Record):
         )
 
     def _measure(self, rollouts: Rollouts, final: bool = False) -> Evaluation:
-        """What an evaluation came to; nothing is learned from it."""
+        """Count and log an evaluation, and return its result."""
         self.evaluation_steps += rollouts.steps
         count = len(rollouts.totals)
         if self.config.count_evaluation:
@@ -271,8 +271,8 @@ class Run(Record):
         self._log("evaluation", record | ({"final": True} if final else {}))
         return Evaluation(self.state.iteration, self.state.steps, mean, std)
 
-    def _evaluated_now(self, rollouts: Rollouts) -> None:
-        """An evaluation is in: end the run, or go on with what was held back."""
+    def _finish_evaluation(self, rollouts: Rollouts) -> None:
+        """Store an evaluation. Then end the run, or commit the iterations completed meanwhile."""
         evaluation = self._measure(rollouts)
         self.evaluations.append(evaluation)
         if self.best is None or evaluation.mean > self.best[0].mean:
@@ -281,10 +281,10 @@ class Run(Record):
         waiting, error = self._wanted is None and self._error is None, self._error
         ends = self.reached is not None or self._asked_to_stop
         if not ends:
-            self._catch_up()
+            self._commit()
             ends = self._asked_to_stop
         if ends:
-            self._drop()
+            self._discard()
             self._loop = self._end()
             self._advance(None)
             return
@@ -317,11 +317,11 @@ class Run(Record):
     # --- saving
 
     def move_to(self, folder: Path) -> None:
-        """Write to another folder from now on. Its log begins here, whatever was learned before."""
+        """Write to another folder from now on. Its metrics begin with the next iteration."""
         self.folder, self._metrics_size = folder, 0
 
     def checkpoint(self) -> None:
-        """Write all of the run to its folder, if it has one."""
+        """Write the whole run to its folder, if it has one."""
         self._last_checkpoint = time.perf_counter()
         if self.folder is None:
             return

@@ -1,4 +1,4 @@
-"""What a saved file or a run folder holds: a policy, and the run it belongs to."""
+"""The content of a saved file or a run folder: a policy and the configuration of its run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import BEST, CHECKPOINT, FINAL
 
-ASK_TELL = "ask-tell"  # the engine of a run whose episodes were run elsewhere
+ASK_TELL = "ask-tell"  # engine name of a run whose episodes the user runs
 WHICH = {"best": BEST, "final": FINAL}
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A policy with its configuration; `complete` if the file also holds the run's whole state."""
+    """A policy with its configuration. `complete` if the file also holds the state of the run."""
 
     path: Path
     policy: TrainedPolicy
@@ -29,7 +29,7 @@ class Saved:
 
     @staticmethod
     def read(path: Path) -> Saved:
-        """A policy file or a checkpoint."""
+        """Read a policy file or a checkpoint."""
         kind, arrays, meta = load_arrays(path, "policy", "run")
         try:
             config = RunConfig.from_json(meta["config"])
@@ -43,7 +43,7 @@ class Saved:
 
     @staticmethod
     def find(path: Path, which: str = "best") -> Saved:
-        """A file, or the best or final policy of a run folder; its checkpoint while the run has not ended."""
+        """Read a file, or the best or final policy of a run folder; its checkpoint if the run has not ended."""
         if not path.is_dir():
             if not path.exists():
                 raise UsageError(f"there is no {path}")
@@ -54,15 +54,15 @@ class Saved:
         raise UsageError(f"{path} is not a run folder: it has neither {WHICH[which]} nor {CHECKPOINT}")
 
     def require_environment(self) -> None:
-        """Raise UsageError if the policy was trained where we cannot run episodes."""
+        """Raise UsageError if the policy was trained by AskTell, without an environment to run it in."""
         if self.config.engine == ASK_TELL:
             raise UsageError(f"{self.path} was trained by ask and tell: there is no environment to run it in")
 
     def engine(self, engine: str | None = None, **pool: Any) -> Engine:
-        """An engine for the environment the policy was trained on; by default of the kind it was trained with.
+        """An engine for the environment that the policy was trained on.
 
         Args:
-            engine: another kind.
+            engine: instead of the one it was trained with.
             pool: threads, workers, gpu: see `offrank.engines.make_engine`.
         """
         config = self.config

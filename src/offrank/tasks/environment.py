@@ -1,4 +1,4 @@
-"""The tasks as Gymnasium environments: `gym.make("offrank/HalfCheetah-v3")`, for any other library to train on."""
+"""The tasks as Gymnasium environments, such as `gym.make("offrank/HalfCheetah-v3")`, for use with other libraries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from offrank.tasks.models import DIVERGED, quiet_mujoco
 
 
 class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
-    """One of the six tasks. `reset(seed=s)` starts where every engine starts the episode with seed s.
+    """One of the six tasks. `reset(seed=s)` gives the start state of the episode with seed s in every engine.
 
-    Without a seed, episodes go on from the last one's generator, as Gymnasium has it.
+    Without a seed, the start state is drawn from `np_random`, as usual in Gymnasium.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012 (Gymnasium's own way)
+    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012 (Gymnasium's convention)
 
     def __init__(self, task: str, render_mode: str | None = None, width: int = 480, height: int = 480):
         self.task = TASKS[task]
@@ -53,7 +53,7 @@ class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
         return self._observation(), {}
 
     def set_state(self, qpos: FloatArray, qvel: FloatArray) -> None:
-        """Put the simulation into a state, with nothing else left over from before."""
+        """Reset the simulation and set its state."""
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[:], self.data.qvel[:] = qpos, qvel
         mujoco.mj_forward(self.model, self.data)
@@ -131,9 +131,10 @@ class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
 
 
 class LQREnv(gym.Env[FloatArray, NDArray[Any]]):
-    """The regulator, as the numpy engine runs it: a state that explodes ends the episode at the worst cost."""
+    """The regulator, as the numpy engine runs it: if the state explodes, the episode ends and the remaining steps are
+    charged the worst cost."""
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own way)
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's convention)
 
     def __init__(self) -> None:
         self.task = LQR()
@@ -163,7 +164,7 @@ class LQREnv(gym.Env[FloatArray, NDArray[Any]]):
 
 
 def register() -> None:
-    """Make the tasks known to Gymnasium as `offrank/<name>`."""
+    """Register the tasks in Gymnasium as `offrank/<name>`."""
     known: list[tuple[str, str, dict[str, Any], int]] = [
         (task.name, "LocomotionEnv", {"task": task.name}, task.horizon) for task in TASKS.values()
     ]

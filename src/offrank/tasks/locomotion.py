@@ -1,13 +1,13 @@
 """The six locomotion tasks of the paper, with the semantics of Gym's `-v3` on today's MuJoCo.
 
-A task is data: which fields make up the observation, which position's growth is rewarded, within which bounds an
-episode goes on. Every engine reads the same data; the functions here, over the fields of E simulations at once, say
-what it means. What v3 means where later versions differ:
+A task is data: the fields of the observation, the position whose velocity is rewarded, and the bounds outside of which
+an episode ends. Every engine reads the same data. The functions here, over the fields of E simulations, define its
+meaning. v3 differs from later versions as follows:
 
 - the survival bonus is paid on the terminal step too;
-- actions are passed as they are: MuJoCo clamps what the actuators get, the control cost is charged on the raw action;
-- contact forces are zero (v3's bindings never computed them), so Ant and Humanoid carry 84 zeros and no contact cost;
-- derived fields are one substep older than the state: Ant's and Humanoid's velocity comes from those.
+- actions are not clipped: MuJoCo clamps the controls, but the control cost is that of the raw action;
+- contact forces are zero (v3's bindings never computed them), so Ant and Humanoid have 84 zeros and no contact cost;
+- derived fields are one substep older than the state; the velocities of Ant and Humanoid are computed from them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Fields = Mapping[str, FloatArray]  # MjData fields of E simulations: qpos (E, nq
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of the observation: a field, flattened, without its first `skip` numbers, held within +-clip."""
+    """A part of the observation: a flattened field without its first `skip` numbers, clipped to +-clip."""
 
     field: str
     skip: int = 0
@@ -40,7 +40,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The episode goes on while these numbers of a field stay within (low, high), or [low, high] where closed."""
+    """The episode ends when one of the numbers [first, last) of a field leaves (low, high); [low, high] if closed."""
 
     field: str
     first: int
@@ -57,15 +57,15 @@ class Task:
     name: str
     xml: str
     sha256: str
-    frame_skip: int  # simulation substeps a control step
+    frame_skip: int  # simulation substeps per control step
     obs_dim: int
     pieces: tuple[Piece, ...]  # of the observation, in order
-    bounds: tuple[Bounds, ...]  # none: the episode never ends early
+    bounds: tuple[Bounds, ...]  # empty: the episode never ends early
     control_weight: float
-    start_noise: float  # scale of the start state's noise
+    start_noise: float  # scale of the noise of the start state
     normal_velocities: bool  # start velocities are normal rather than uniform
-    zeros: int = 0  # at the end of the observation, where v3 had its contact forces
-    position: str = "qpos"  # the field whose x is rewarded for growing: qpos, xpos (the torso's) or xipos (mass centre)
+    zeros: int = 0  # at the end of the observation, in place of the contact forces
+    position: str = "qpos"  # the field whose x velocity is rewarded: qpos, xpos (torso) or xipos (centre of mass)
     forward_weight: float = 1.0
     survival_bonus: float = 0.0
     horizon: int = 1000
@@ -81,17 +81,17 @@ class Task:
 
     @cached_property
     def dt(self) -> float:
-        """Seconds a control step."""
+        """Seconds per control step."""
         return float(self.model.opt.timestep * self.frame_skip)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that the functions below read."""
+        """The names of the fields that the functions below read."""
         used = [*(p.field for p in self.pieces), *(b.field for b in self.bounds), self.position]
         return tuple(dict.fromkeys(used))
 
     def start(self, seed: int) -> tuple[FloatArray, FloatArray]:
-        """Start state (qpos, qvel) of the episode with this seed, the same for every engine."""
+        """Start state (qpos, qvel) of the episode with a seed, the same in every engine."""
         rng = Generator(philox(seed, Purpose.START_STATE))
         scale, model = self.start_noise, self.model
         qpos = model.qpos0 + rng.uniform(-scale, scale, model.nq)
@@ -107,20 +107,20 @@ class Task:
 
     @cached_property
     def position_weights(self) -> tuple[int, int, FloatArray]:
-        """(first, stride, weights): the position is the weighted mean of these numbers of its field, flattened."""
+        """(first, stride, weights): the position is the weighted mean of these numbers of its flattened field."""
         if self.position == "xipos":
             return 0, 3, np.array(self.model.body_mass)
         return {"qpos": 0, "xpos": 3}[self.position], 1, np.ones(1)  # body 1 is the torso
 
     def positions(self, s: Fields) -> FloatArray:
-        """The x (E,) whose growth is rewarded."""
+        """The x positions (E,) whose velocity is rewarded."""
         first, stride, weights = self.position_weights
         values = s[self.position].reshape(len(s["qpos"]), -1)[:, first::stride][:, : len(weights)]
         x: FloatArray = np.matmul(values[:, None, :], weights[:, None])[:, 0, 0] / weights.sum()
         return x
 
     def healthy(self, s: Fields) -> BoolArray:
-        """Whether the episodes go on, (E,)."""
+        """Whether the states are within all bounds, (E,)."""
         good = np.ones(len(s["qpos"]), dtype=bool)
         for b in self.bounds:
             x = s[b.field][:, b.first : b.last]
@@ -129,7 +129,7 @@ class Task:
         return good
 
     def reward(self, before: FloatArray, after: FloatArray, actions: FloatArray) -> FloatArray:
-        """Reward (E,) of a control step, from the positions around it and the raw actions (E, p)."""
+        """Reward (E,) of a control step, from the positions (E,) before and after it and the raw actions (E, p)."""
         velocity = (after - before) / self.dt
         cost = self.control_weight * np.square(actions).sum(axis=1)
         reward: FloatArray = self.forward_weight * velocity + self.survival_bonus - cost

@@ -1,8 +1,9 @@
-"""The linear quadratic regulator of the paper: x' = A x + B u + w with w ~ N(0, I), cost x'Qx + u'Ru a step.
+"""The linear quadratic regulator of the paper: x' = A x + B u + w with w ~ N(0, I), cost x'Qx + u'Ru per step.
 
 The instance is that of S. Dean, H. Mania, N. Matni, B. Recht, S. Tu, "On the sample complexity of the linear quadratic
-regulator", 2017: a slightly unstable system (spectral radius 1.024) whose actions cost a thousand times its states, so
-that doing nothing pays until the horizon is long. Its best controller is known, and the cost of any other is a formula.
+regulator", 2017: a slightly unstable system (spectral radius 1.024) whose actions cost a thousand times as much as its
+states, so that doing nothing is best unless the horizon is long. The optimal controller is known, and the cost of any
+linear controller has a closed form.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def _matrix(*rows: tuple[float, ...]) -> FloatArray:
 
 @dataclass(frozen=True)
 class LQR:
-    """The system. Functions are over E episodes at once, and none's outcome depends on its company."""
+    """The system. Methods are batched over E episodes; the result of an episode does not depend on the others."""
 
     name: str = NAME
     A: FloatArray = field(default_factory=lambda: _matrix((1.01, 0.01, 0), (0.01, 1.01, 0.01), (0, 0.01, 1.01)))
@@ -34,23 +35,23 @@ class LQR:
     Q: FloatArray = field(default_factory=lambda: 1e-3 * np.eye(3))
     R: FloatArray = field(default_factory=lambda: np.eye(3))
     horizon: int = 300
-    limit: float = 1e6  # a state beyond it has exploded, and ends the episode
+    limit: float = 1e6  # a state beyond it has exploded: the episode ends
 
     @property
     def worst(self) -> float:
-        """The most a step can cost: that of a state at the limit."""
+        """The largest cost of a step: that of a state at the limit."""
         return float(self.limit**2 * self.Q.trace())
 
     def rest(self, steps: int) -> float:
-        """What an exploded episode is charged for the steps it lacks."""
+        """The cost charged for the remaining steps of an exploded episode."""
         return steps * self.worst
 
     def hold(self, x: FloatArray) -> FloatArray:
-        """Exploded states, brought back to the limit."""
+        """States clipped to the limit."""
         return np.clip(np.nan_to_num(x, nan=self.limit), -self.limit, self.limit)
 
     def disturbances(self, seed: int, horizon: int) -> FloatArray:
-        """Process noise (T, n) of the episode with this seed; the first steps do not depend on the horizon."""
+        """Process noise (T, n) of the episode with a seed; the first steps do not depend on the horizon."""
         return Generator(philox(seed, Purpose.PROCESS_NOISE)).standard_normal((horizon, len(self.A)))
 
     def start(self, episodes: int) -> FloatArray:
@@ -74,19 +75,19 @@ class LQR:
         return after, cost, exploded
 
     def exact(self, policy: Policy, theta: FloatArray, whitening: Whitening) -> Metrics:
-        """Average cost of a linear policy u = M whitening(x) for ever, infinite if the state explodes, and the spectral
-        radius of the closed loop; nothing of other policies. Goes into the log of every iteration."""
+        """Metrics of a linear policy u = M whitening(x), logged in every iteration: the average cost per step over an
+        infinite horizon (infinite if unstable) and the spectral radius of the closed loop. Empty for other policies."""
         if not policy.is_linear:
             return {}
         gain = theta.reshape(policy.p, policy.n) * whitening.scale
         return {"cost": self.cost(gain, -gain @ whitening.mean), "spectral_radius": self.radius(gain)}
 
     def radius(self, gain: FloatArray) -> float:
-        """Spectral radius of the closed loop with u = gain x: under 1, the gain stabilises the system."""
+        """Spectral radius of the closed loop with u = gain x. The system is stable if it is below 1."""
         return float(np.abs(np.linalg.eigvals(self.A + self.B @ gain)).max())
 
     def cost(self, gain: FloatArray, offset: FloatArray | None = None) -> float:
-        """Average cost a step of u = gain x + offset, for ever."""
+        """Average cost per step of u = gain x + offset over an infinite horizon; infinite if unstable."""
         if not self.radius(gain) < 1:
             return float("inf")
         n = len(self.A)
@@ -100,7 +101,7 @@ class LQR:
 
 
 def _product(matrix: FloatArray, vectors: FloatArray) -> FloatArray:
-    """matrix @ v for each of the vectors (E, n); summed in one order, so that the bits do not depend on E."""
+    """matrix @ v for each of the vectors (E, n), summed in a fixed order, so that the bits do not depend on E."""
     return _sum([vectors[:, j, None] * matrix[:, j] for j in range(len(matrix))])
 
 
@@ -110,7 +111,7 @@ def _form(matrix: FloatArray, vectors: FloatArray) -> FloatArray:
 
 
 def _sum(terms: list[FloatArray]) -> FloatArray:
-    """Faster than NumPy's sum over an axis as short as these."""
+    """Sum of a few arrays. Faster than NumPy's sum over such a short axis."""
     total = terms[0]
     for term in terms[1:]:
         total = total + term

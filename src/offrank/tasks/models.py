@@ -15,20 +15,19 @@ import mujoco
 
 from offrank.core.errors import UsageError
 
-# MuJoCo resets a simulation that diverged and goes on; only these of its warning counters tell
+# MuJoCo resets a simulation that diverged and continues; only these warning counters show it
 DIVERGED = slice(mujoco.mjtWarning.mjWARN_BADQPOS.value, mujoco.mjtWarning.mjWARN_BADCTRL.value + 1)
 
 _silence = threading.Lock()
-_silent = 0  # how many want MuJoCo to be quiet
-_before: Any = None  # the handler that was there when the first of them came
+_silent = 0  # number of active `quiet_mujoco` contexts
+_before: Any = None  # the handler that was set before the first of them
 
 
 @contextmanager
 def quiet_mujoco() -> Iterator[None]:
-    """Keep MuJoCo's warnings from stderr and from a MUJOCO_LOG.TXT in the user's folder.
+    """Suppress MuJoCo's warnings on stderr and in MUJOCO_LOG.TXT in the working directory.
 
-    The handler is one for the whole process, so it is put back when the last of those inside, in whatever thread,
-    has left.
+    The handler is global to the process, so it is restored when the last such context, of any thread, exits.
     """
     global _silent, _before
     with _silence:
@@ -46,7 +45,7 @@ def quiet_mujoco() -> Iterator[None]:
 
 
 def _ignore(message: str) -> None:
-    """What MuJoCo warns of is read from its counters."""
+    """Warnings are read from MuJoCo's counters instead."""
 
 
 def assets() -> Path:
@@ -59,7 +58,11 @@ def assets() -> Path:
 
 @lru_cache(maxsize=8)
 def load_model(xml: str, sha256: str) -> mujoco.MjModel:
-    """Compile one of Gymnasium's models, having checked that it is the file the task was written for."""
+    """Compile one of Gymnasium's models.
+
+    Raises:
+        UsageError: the file is missing, or differs from the one the task is defined by.
+    """
     path = assets() / xml
     if not path.is_file():
         raise UsageError(f"Gymnasium's model {xml} is missing from {path.parent}: reinstall gymnasium")

@@ -1,9 +1,8 @@
 """Training the critics of many runs in one batched computation, on the device where their episodes run.
 
-A run by itself trains its critic with NumPy, to the same bits always. In a fleet on a GPU the lessons of all runs that
-wait for one are carried out together, with PyTorch: the same batches and the same updates, with one more axis for the
-runs, and in another order of additions. Each run's states and actions stay on the device from lesson to lesson, and
-only what is new is copied there.
+A single run trains its critic with NumPy, which always gives the same bits. In a fleet on a GPU, the lessons of several
+runs are carried out in one batch with PyTorch: the same batches and updates, with one more axis for the runs, but sums
+in another order. The states and actions of each run stay on the device between lessons; only new rows are copied.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ from offrank.algorithms.learning import networks
 from offrank.algorithms.rankers.critic import BATCH, CHUNK, NETWORKS, OUTLIER, SLOW, CriticLesson
 from offrank.core.arrays import Memory, part
 
-Array = Any  # NumPy's or PyTorch's
+Array = Any  # a NumPy array or a PyTorch tensor
 Update = Callable[[], None]
 Record = Callable[[Update], Update]
 
 
 @dataclass
 class ReplayBuffer:
-    """A run's states and actions on the device, in a ring."""
+    """The states and actions of a run on the device, as a ring buffer."""
 
     rows: Array  # (capacity, n + p)
-    end: int = 0  # rows ever written
-    last: Any = None  # (n,) the state in the last of them
+    end: int = 0  # total number of rows written
+    last: Any = None  # (n,) the state in the last row written
 
 
 class BatchedTrainer:
-    """Carries out lessons of critics.
+    """Carries out the lessons of several critics in one batch.
 
     Args:
-        library: `numpy`, or `torch`.
-        up: copies an array of NumPy to the device, as the library's own.
-        down: the other way.
-        record: returns a function that does the same work again on the same arrays, as fast as it can be done.
+        library: `numpy` or `torch`.
+        up: copies a NumPy array to the device, as an array of the library.
+        down: copies an array of the library to NumPy.
+        record: takes a function and returns one that repeats its work on the same arrays, such as a CUDA graph.
     """
 
     def __init__(
@@ -53,11 +52,13 @@ class BatchedTrainer:
         self._buffers: WeakKeyDictionary[Any, ReplayBuffer] = WeakKeyDictionary()
 
     def train(self, lessons: Sequence[CriticLesson], owners: Sequence[object]) -> list[Memory]:
-        """What each lesson changes of its run's memory. The lessons have equal batch keys.
+        """Carry out lessons with equal batch keys. Returns the changed entries of each run's memory.
+
+        The axes of the arrays are (run, network, row of a batch, value).
 
         Args:
-            lessons: axes of the arrays below: run, network, row of a batch, value.
-            owners: the run of each, by which its transitions on the device are found again.
+            lessons: one per run.
+            owners: the run of each lesson; its replay buffer on the device is identified by it.
         """
         join = self._library.concatenate
         jobs = [_Job.of(lesson, self._buffer(owner, lesson)) for owner, lesson in zip(owners, lessons, strict=True)]
@@ -65,7 +66,7 @@ class BatchedTrainer:
         now, ahead, gain, boot = (
             self._stacked([_padded(getattr(job, name), most) for job in jobs]) for name in _Job.BATCHES
         )
-        sizes = self._stacked([_padded(job.sizes, most) for job in jobs])  # 0 for runs that are done
+        sizes = self._stacked([_padded(job.sizes, most) for job in jobs])  # 0 for runs with fewer updates
         mean, scale, theta = (
             self._stacked([getattr(job, name) for job in jobs]) for name in ("mean", "scale", "theta")
         )
@@ -90,14 +91,14 @@ class BatchedTrainer:
         return outcomes
 
     def _outcome(self, job: _Job, batch: _NetworkBatch, row: int) -> Memory:
-        """What a run has learned, when all of its updates are done."""
+        """The result of a job, after all of its updates."""
         vectors = [np.array(self._down(batch.vectors[which][row : row + 1])) for which in NETWORKS]
         nets = [{name: value[0] for name, value in _views(vector, batch.shapes).items()} for vector in vectors]
         lesson = job.lesson
         return lesson.critic.outcome(nets, int(lesson.memory["step"]) + job.updates, job.unit, lesson.proposal)
 
     def _batch(self, lesson: CriticLesson, runs: int) -> _NetworkBatch:
-        """Arrays for so many runs' networks. There is one for every power of two, and it is kept."""
+        """The arrays for the networks of several runs. They are kept and reused, one set per power of two of runs."""
         room = 1 << (runs - 1).bit_length()
         shapes = {name: value.shape for name, value in part(lesson.memory, f"{NETWORKS[0]}.").items()}
         key = (room, *sorted(shapes.items()))
@@ -109,7 +110,7 @@ class BatchedTrainer:
         return batch
 
     def _buffer(self, owner: object, lesson: CriticLesson) -> ReplayBuffer:
-        """The device's copy of a run's replay, brought up to date."""
+        """The device's copy of a run's replay buffer, with the new rows added."""
         memory = lesson.memory
         state, action = memory["replay.state"], memory["replay.action"]
         fresh = min(int(memory["fresh"]), len(state))
@@ -134,7 +135,7 @@ class BatchedTrainer:
 
 
 class _NetworkBatch:
-    """Arrays in a fixed place, for the networks of so many runs and a batch of each, and an update of them all."""
+    """The networks of several runs and a batch for each, in arrays at fixed addresses, and the update of them all."""
 
     def __init__(
         self,
@@ -150,19 +151,19 @@ class _NetworkBatch:
         self._done, self._later, self._gain, self._boot = zeros(*rows), zeros(*rows), zeros(*rows[:2]), zeros(*rows[:2])
         self._sizes = zeros(runs, 1)
         self._batch = self._done, self._later, self._gain, self._boot, self._sizes
-        self._again = record(self._update)
+        self._recorded_update = record(self._update)
 
     def clear(self) -> None:
-        """Rows that no run takes stay as they are: their updates have size 0."""
+        """Set all arrays to 0. Rows that no run uses remain 0, because their updates have size 0."""
         for array in (*self.vectors.values(), *self._batch):
             array[:] = 0
 
     def update(self, *batch: Array) -> None:
-        """One update of the first runs' networks, in place, by (their inputs, those a few steps later, gains, weights
-        of what is beyond, sizes of Adam's updates)."""
+        """One update of the networks of the first runs, in place. The arrays of a batch are the inputs, the inputs k
+        steps later, k-step rewards, weights of the bootstrapped values, and step sizes of Adam."""
         for place, values in zip(self._batch, batch, strict=True):
             place[: len(values)] = values
-        self._again()
+        self._recorded_update()
 
     def _update(self) -> None:
         q, slow, first, second = (self.vectors[which] for which in NETWORKS)
@@ -177,16 +178,16 @@ class _NetworkBatch:
 
 @dataclass
 class _Job:
-    """A lesson made ready: which rows its updates learn from, and what goes with them."""
+    """A lesson prepared for the device: the rows of the batch of each update, and their targets."""
 
     BATCHES: ClassVar[tuple[str, ...]] = ("now", "ahead", "gain", "boot")
 
     lesson: CriticLesson
     buffer: ReplayBuffer
-    now: Any  # (updates, BATCH) places in the ring of the states, and of those a few steps later
-    ahead: Any
-    gain: Any  # (updates, BATCH)
-    boot: Any
+    now: Any  # (updates, BATCH) row of the state in the ring buffer
+    ahead: Any  # (updates, BATCH) row of the state k steps later
+    gain: Any  # (updates, BATCH) k-step rewards
+    boot: Any  # (updates, BATCH) weights of the bootstrapped values
     unit: float
 
     @staticmethod
@@ -215,26 +216,26 @@ class _Job:
 
     @property
     def sizes(self) -> Any:
-        """Of Adam's updates."""
+        """Adam's step size of each update, (updates,)."""
         rate, step = self.lesson.critic.critic_rate, int(self.lesson.memory["step"])
         return np.array([networks.step_size(rate, step + 1 + i) for i in range(self.updates)], dtype=np.float32)
 
 
 def _padded(array: Any, length: int) -> Any:
-    """With zeros at its end."""
+    """The array with zeros appended, up to a length."""
     out = np.zeros((length, *array.shape[1:]), dtype=array.dtype)
     out[: len(array)] = array
     return out
 
 
 def _flat(nets: Memory, join: Callable[..., Any] = np.concatenate, runs: int | None = None) -> Array:
-    """The networks' numbers in a row; one row per run, if there are several."""
+    """The parameters of the networks as a vector, or as one row per run."""
     shape = (-1,) if runs is None else (runs, -1)
     return join([value.reshape(shape) for _, value in sorted(nets.items())], axis=-1)
 
 
 def _views(vectors: Array, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """The networks that lie in rows of numbers, one per run, sharing their memory."""
+    """Views of the networks stored in rows of parameters, one row per run."""
     views, first = {}, 0
     for name, shape in sorted(shapes.items()):
         size = math.prod(shape)
@@ -245,7 +246,7 @@ def _views(vectors: Array, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, A
 
 @cache
 def trainer_on(device: str) -> BatchedTrainer | None:
-    """One that works with PyTorch on a device; None where that is not installed, or does not know the device."""
+    """A trainer that uses PyTorch on a device; None if PyTorch is not installed, or has no such device."""
     try:
         import torch
     except ImportError:
@@ -255,16 +256,16 @@ def trainer_on(device: str) -> BatchedTrainer | None:
         return None
 
     def record(work: Update) -> Update:
-        """A graph of what the work launches: some forty kernels, so small that launching them takes the time."""
+        """A CUDA graph of about forty small kernels, which take less time to run than to launch one by one."""
         cuda: Any = torch.cuda
-        aside = cuda.Stream(device)
-        aside.wait_stream(cuda.current_stream(device))
-        with cuda.stream(aside):
+        stream = cuda.Stream(device)
+        stream.wait_stream(cuda.current_stream(device))
+        with cuda.stream(stream):
             for _ in range(3):
-                work()  # what libraries set up on first use must not be recorded
-        aside.synchronize()
+                work()  # initialisation on first use must not be recorded
+        stream.synchronize()
         graph = cuda.CUDAGraph()
-        with cuda.device(device), cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):
+        with cuda.device(device), cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             work()
         replay: Update = graph.replay
         return replay

@@ -1,10 +1,10 @@
-"""A few small networks in plain arrays, side by side: two hidden layers of rectified units, one output, Adam.
+"""An ensemble of small networks as arrays: two hidden ReLU layers, one output, trained by Adam.
 
-NumPy is enough here. The networks are so small that a framework's overhead would outweigh its speed, their state is
-part of a run's checkpoint, and under one BLAS thread their bits are the same on resume. The first axis of every array
-counts the networks (E): they see the same inputs, each from its own start, and their mean is steadier than any of them.
-Another axis before it may count runs, with inputs (runs, 1, B, inputs); then, and on a GPU, the same functions take
-PyTorch's tensors (`batched.py`).
+NumPy is enough here: the networks are so small that the overhead of a framework would outweigh its speed, their state
+is part of a run's checkpoint, and with one BLAS thread their bits are the same on resume. The first axis of every array
+is the network (E). All networks get the same inputs, but are initialised differently; their mean varies less than each
+of them. A leading axis of runs is allowed, with inputs (runs, 1, B, inputs). The functions also take PyTorch tensors
+(`batched.py`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from offrank.core.arrays import Memory
 Floats = NDArray[np.float32]
 
 BETA1, BETA2, EPSILON = (float(np.float32(value)) for value in (0.9, 0.999, 1e-8))  # of Adam
-NEW1, NEW2 = (float(np.float32(1) - np.float32(beta)) for beta in (BETA1, BETA2))  # in single precision
+NEW1, NEW2 = (float(np.float32(1) - np.float32(beta)) for beta in (BETA1, BETA2))  # 1 - beta in single precision
 
 
 def draw(random: Generator, count: int, inputs: int, hidden: int) -> Memory:
-    """Weights w1 ... w3 (E, in, out) and biases c1 ... c3 (E, 1, out) of fresh networks (He's initialisation)."""
+    """Weights w1 ... w3 (E, in, out) and biases c1 ... c3 (E, 1, out) of new networks (He initialisation)."""
     sizes = (inputs, hidden, hidden, 1)
     nets: Memory = {}
     for layer, (into, out) in enumerate(pairwise(sizes), start=1):
-        deviation = np.sqrt((0.1 if out == 1 else 2.0) / into)  # values start near 0
+        deviation = np.sqrt((0.1 if out == 1 else 2.0) / into)  # initial outputs are near 0
         nets[f"w{layer}"] = (deviation * random.standard_normal((count, into, out))).astype(np.float32)
         nets[f"c{layer}"] = np.zeros((count, 1, out), dtype=np.float32)
     return nets
@@ -64,12 +64,12 @@ def squared_error_gradient(nets: Memory, x: Floats, y: Floats) -> Memory:
 
 
 def step_size(rate: float, step: int) -> float:
-    """Of Adam's update number `step`, counted from 1."""
+    """Step size of Adam's update number `step`, counted from 1, with bias correction."""
     return float(np.float32(rate * np.sqrt(1 - BETA2**step) / (1 - BETA1**step)))
 
 
 def adam(nets: Memory, gradient: Memory, first: Memory, second: Memory, size: Any) -> None:
-    """An update of Adam, in place; `size` is a number, or one per run."""
+    """One update of Adam, in place. `size` is the step size, or one per run."""
     for name, g in gradient.items():
         m, v = first[name], second[name]
         m += NEW1 * (g - m)
@@ -78,13 +78,13 @@ def adam(nets: Memory, gradient: Memory, first: Memory, second: Memory, size: An
 
 
 def follow(slow: Memory, nets: Memory, share: float) -> None:
-    """Move slow copies of the networks a share of the way to them, in place."""
+    """Move target networks towards the networks: slow += share * (nets - slow), in place."""
     for name, value in slow.items():
         value += share * (nets[name] - value)
 
 
 def _back(nets: Memory, h1: Floats, h2: Floats, d3: Floats) -> tuple[Floats, Floats]:
-    """What reaches each hidden layer (E, B, hidden) of a gradient d3 (E, B, 1) at the output."""
+    """Backpropagate a gradient d3 (E, B, 1) at the output to both hidden layers, (E, B, hidden) each."""
     d2: Floats = d3 * _transposed(nets["w3"])
     d2 *= h2 > 0
     d1: Floats = d2 @ _transposed(nets["w2"])
@@ -93,7 +93,7 @@ def _back(nets: Memory, h1: Floats, h2: Floats, d3: Floats) -> tuple[Floats, Flo
 
 
 def _rectified(x: Floats, c: Floats) -> Floats:
-    """max(x + c, 0), in the place of x."""
+    """max(x + c, 0), in place."""
     x += c
     return np.maximum(x, 0, out=x) if isinstance(x, np.ndarray) else x.clamp_(min=0)
 

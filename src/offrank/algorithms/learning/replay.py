@@ -1,8 +1,8 @@
-"""The transitions a critic learns from: the last so many, as plain arrays of single precision.
+"""The replay buffer of a critic: its most recent transitions, as arrays of single precision.
 
-A row is a state that was seen, an episode's rows in order. Each row but an episode's last is the start of a k-step
-transition, and `ahead` says how many rows further it ends, so that no state is stored twice and cutting off the oldest
-rows never breaks a transition. States are stored raw: the normaliser drifts with the run.
+A row is a state; the rows of an episode are in order. Each row except the last of an episode is the start of a k-step
+transition that ends `ahead` rows later, so no state is stored twice, and removing the oldest rows never breaks a
+transition. States are stored unnormalised, because the normaliser changes during the run.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def empty(policy: Policy) -> Memory:
     return {
         "state": np.zeros((0, policy.n), dtype=np.float32),
         "action": np.zeros((0, policy.p), dtype=np.float32),
-        "gain": np.zeros(0, dtype=np.float32),  # discounted rewards of the k steps
-        "boot": np.zeros(0, dtype=np.float32),  # what the value of the state they lead to is multiplied by
-        "ahead": np.zeros(0, dtype=np.int64),  # rows to that state; 0 where no transition starts
+        "gain": np.zeros(0, dtype=np.float32),  # sum of the discounted rewards of the k steps
+        "boot": np.zeros(0, dtype=np.float32),  # weight of the value of the state after the k steps; 0 if terminal
+        "ahead": np.zeros(0, dtype=np.int64),  # rows to that state; 0 if no transition starts here
     }
 
 
@@ -41,9 +41,9 @@ def rows(
     k: int,
     discount: float,
 ) -> Memory:
-    """The T + 1 rows of an episode of a policy: its k-step transitions, fewer than k steps at the end.
+    """The T + 1 rows of an episode: its k-step transitions, which have fewer than k steps at the end.
 
-    An episode that the task ended is worth nothing afterwards; one cut by the horizon would have gone on.
+    The value after an episode that the task ended is 0; after one that the horizon cut, it is bootstrapped.
     """
     rewards = trajectory.rewards - shift
     T = len(rewards)
@@ -69,26 +69,26 @@ def rows(
 
 
 def extend(replay: Memory, new: Sequence[Memory], limit: int) -> Memory:
-    """The replay with new episodes' rows at its end, no more than `limit` rows in all. The old one stays as it is."""
+    """The replay buffer with the rows of new episodes appended, at most the last `limit` rows. `replay` itself is not
+    modified."""
     return {name: _extended(rows, [r[name] for r in new], limit) for name, rows in replay.items()}
 
 
 @dataclass
 class _Buffer:
-    """An array with more rows than are taken yet."""
+    """An array with free rows at its end."""
 
     array: NDArray[Any]
-    taken: int  # rows
+    taken: int  # number of rows in use
 
 
-_buffers: dict[
-    int, tuple[weakref.ref[NDArray[Any]], _Buffer]
-] = {}  # by id of the array that ends where the free rows begin
+# by id of the view that ends at the last row in use
+_buffers: dict[int, tuple[weakref.ref[NDArray[Any]], _Buffer]] = {}
 
 
 def _extended(rows: NDArray[Any], new: Sequence[NDArray[Any]], limit: int) -> NDArray[Any]:
-    """Rows with others after them, the last so many of all. Written into the free rows behind them where there are
-    any, so that a long replay is not copied in every iteration; whoever holds `rows` sees what it saw before."""
+    """Append rows and return the last `limit` of them. They are written into the free rows of the buffer behind `rows`,
+    if there are enough, so that a long replay is not copied in every iteration. `rows` itself does not change."""
     count = sum(len(r) for r in new)
     held, buffer = _buffers.pop(id(rows), (None, None))
     if buffer is None or held is None or held() is not rows or buffer.taken + count > len(buffer.array):

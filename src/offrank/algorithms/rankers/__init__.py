@@ -1,4 +1,4 @@
-"""Rankers by name. A new one is one small file, a line here, and works with every strategy."""
+"""Rankers by name. To add one, write a file and list it here; it works with every strategy."""
 
 from offrank.algorithms.rankers.base import Ranker, Ranking
 from offrank.algorithms.rankers.controls import LargestChange, Random, SmallestChange

@@ -1,4 +1,4 @@
-"""A ranker answers one question: which b of the N candidates deserve real episodes?"""
+"""A ranker: which b of the N candidate pairs are used, or run at all."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ from offrank.core.work import Asking, Lesson
 
 @dataclass(frozen=True)
 class Ranking:
-    """The choice, and whatever was learned on the way to it."""
+    """The chosen directions, and what was computed or run to choose them."""
 
     chosen: IntArray  # (b,) directions, ascending
     scores: FloatArray | None = None  # (N,), larger is better
-    predicted: FloatArray | None = None  # (N,) differences r+ - r- up to a positive factor, where they are predicted
-    pairs: Pairs | None = None  # outcomes of all N pairs, where ranking needed them
-    behaviour: Rollouts | None = None  # rollouts of the unperturbed policy, where ranking needed them
+    predicted: FloatArray | None = None  # (N,) predicted differences r+ - r-, up to a positive factor
+    pairs: Pairs | None = None  # results of all N pairs, if they were run to rank them
+    behaviour: Rollouts | None = None  # rollouts of the unperturbed policy, if they were run to rank the pairs
     metrics: Metrics = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Ranker:
-    """Base of all rankers. A subclass's fields are its hyperparameters; its memory is part of the run's state."""
+    """Base class of rankers. A subclass's fields are its hyperparameters; its memory is part of the run's state."""
 
     name: ClassVar[str]
     needs_continuous_actions: ClassVar[bool] = False
     needs_transitions: ClassVar[bool] = False  # whether `learn` reads the trajectories of the pairs
-    preset: ClassVar[str | None] = None  # the ranker whose section of a task's preset it shares; None: its own
-    suggests: ClassVar[Mapping[str, Any]] = {}  # settings of other parts that suit it better than the task's preset
+    preset: ClassVar[str | None] = None  # the ranker whose section of a task's preset it uses; None: its own
+    suggests: ClassVar[Mapping[str, Any]] = {}  # settings of other parts that replace the task's preset
 
     def start(self, policy: Policy, seed: int) -> Memory:
-        """What the ranker of policies of a kind remembers before the first iteration."""
+        """The ranker's memory before the first iteration, for a kind of policy."""
         return {}
 
     def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
-        """Choose. May ask for episodes; every step of them counts."""
+        """Choose b directions. May request episodes; their steps are counted."""
         raise NotImplementedError
 
     def finish(self, memory: Memory, proposal: Proposal, pairs: Pairs) -> Pairs:
-        """The pairs with returns as the strategy should see them. They were run; nothing may be asked for here."""
+        """The pairs that were run, with their returns as the strategy should use them. No requests are possible."""
         return pairs
 
     def learn(self, memory: Memory, proposal: Proposal, ranking: Ranking, pairs: Pairs) -> Memory:
-        """The memory after the outcomes of the chosen pairs are known."""
+        """The memory after the chosen pairs were run."""
         return memory
 
     def lesson(self, memory: Memory, proposal: Proposal) -> Lesson | None:
-        """What is still to be done after `learn`, where that takes long; its outcome is merged into the memory."""
+        """A long computation to do after `learn`, or None. Its result is merged into the memory."""
         return None
 
 
-def taught(ranker: Ranker, memory: Memory, proposal: Proposal, ranking: Ranking, pairs: Pairs) -> Memory:
-    """The memory after `learn` and its lesson, carried out at once."""
+def learn_now(ranker: Ranker, memory: Memory, proposal: Proposal, ranking: Ranking, pairs: Pairs) -> Memory:
+    """The memory after `learn` and the lesson, which is carried out in this process."""
     after = ranker.learn(memory, proposal, ranking, pairs)
     lesson = ranker.lesson(after, proposal)
     return after if lesson is None else after | lesson.carry_out()
 
 
 def top(scores: FloatArray, b: int) -> IntArray:
-    """The b directions of largest score, ascending; equal scores go to the lowest index."""
+    """The b directions of largest score, ascending. Of equal scores, the lowest index is taken."""
     return np.sort(np.argsort(-scores, kind="stable")[:b])

@@ -1,4 +1,4 @@
-"""Rankers that know nothing of rewards: what any ranking has to beat."""
+"""Rankers that do not use rewards: baselines that any other ranker has to beat."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from offrank.core.work import Asking
 
 @dataclass(frozen=True)
 class Random(Ranker):
-    """The first b directions: the paper's bracketed baseline, and the same bits as on-policy ranking with N = b."""
+    """The first b directions, which is a random choice. The paper's bracketed baseline; the same bits as on-policy
+    ranking with N = b."""
 
     name: ClassVar[str] = "random"
 
     def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
-        yield from ()  # asks for nothing, but is a generator like every ranker
+        yield from ()  # no requests, but `rank` must be a generator
         return Ranking(chosen=np.arange(proposal.b))
 
 

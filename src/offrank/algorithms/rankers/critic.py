@@ -1,4 +1,4 @@
-"""A ranker with a critic: Q, learned off-policy from every training transition, says where the actions should go.
+"""A ranker with a critic: a Q function, learned off-policy from all training transitions.
 
 The gradient of the return of a deterministic policy is the mean over the states it visits of grad_a Q(s, a) at its own
 action, pulled back through the policy to its parameters (D. Silver et al., "Deterministic Policy Gradient Algorithms",
@@ -7,14 +7,14 @@ ICML 2014):
     g = mean over recent states of (d action / d theta)^T grad_a Q(z, action)     (d,),
 
 for linear policies a = M z the matrix of grad_a Q z^T. To first order r+ - r- is proportional to <g, delta>, so
-directions are ordered by |<g, delta>|: proposal are free, and N can be in the thousands. Real episodes still decide
-the sign and size of every step. Every prediction is compared with its outcome (`trust.py`); while the critic is plainly
-wrong, and in the first iterations, where nothing is known yet, directions are taken at random.
+directions are ordered by |<g, delta>|. Candidates cost no episodes, so N can be in the thousands. The sign and size of
+every step are still determined by real episodes. Every prediction is compared with the measured difference
+(`trust.py`). While the critic's predictions are wrong, and in the first iterations, directions are chosen at random.
 
-Q is the mean of small networks over (z, a). Their targets are the rewards of a few real steps, and beyond them each
-network's own slow copy at the current policy's action. Few steps, because what was done after the first was some old
-policy's choice; a long memory, because an action's effect is told from the state's only where many different policies
-have acted (docs/notebook has the comparisons).
+Q is the mean of small networks over (z, a). Their targets are the rewards of a few real steps plus the value of each
+network's target network at the current policy's action. Few steps, because the actions after the first were chosen by
+an older policy. The replay buffer is large, because the effects of action and state can only be separated where many
+different policies have acted (docs/notebook has the comparisons).
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ from offrank.core.policy import Policy
 from offrank.core.work import Asking, Lesson
 
 BATCH = 256
-CHUNK = 16  # batches made ready together
-SLOW = float(np.float32(0.005))  # how fast the slow copies follow, per update
-OUTLIER = 10.0  # normalised states are cut here: one wild feature must not outweigh all others
-STATES = 2000  # of the last iteration, at most, over which the gradient is averaged
-RECENT = 80_000  # rows whose rewards set the unit of value
-UNIT = 10.0  # deviations of the rewards to a unit of value
+CHUNK = 16  # batches gathered at a time
+SLOW = float(np.float32(0.005))  # rate of the target networks' moving average, per update
+OUTLIER = 10.0  # normalised states are clipped to this, so that one extreme feature does not dominate
+STATES = 2000  # maximum number of states of the last iteration over which the gradient is averaged
+RECENT = 80_000  # most recent rows, whose rewards set the scale of the values
+UNIT = 10.0  # a value of 1 is this many standard deviations of the rewards
 
 
 @dataclass(frozen=True)
 class Critic(Ranker):
-    """Orders directions by the first-order effect a learned Q function predicts: 2b episodes per iteration."""
+    """Orders directions by their predicted first-order effect on the return. 2b episodes per iteration."""
 
     name: ClassVar[str] = "critic"
     needs_continuous_actions: ClassVar[bool] = True
     needs_transitions: ClassVar[bool] = True
 
-    suggests: ClassVar[Mapping[str, Any]] = {"n_directions": 4000, "probe_share": 0.15}  # proposal cost no episodes
+    suggests: ClassVar[Mapping[str, Any]] = {"n_directions": 4000, "probe_share": 0.15}  # candidates cost no episodes
 
-    warmup: int = 5  # iterations that take their directions at random in any case
-    explore: float = 0.0  # share of the directions run that is random
-    trust_needed: float = -0.1  # correlation of prediction and outcome below which directions are taken at random
-    trust_decay: float = 0.9  # how much of the evidence is left an iteration later
-    networks: int = 2  # whose mean is the critic
+    warmup: int = 5  # first iterations, whose directions are random
+    explore: float = 0.0  # share of random directions among those that are run
+    trust_needed: float = -0.1  # correlation of prediction and outcome below which directions are random
+    trust_decay: float = 0.9  # factor by which the evidence for the correlation decays per iteration
+    networks: int = 2  # number of networks; the critic is their mean
     hidden: int = 64  # units in each of a network's two hidden layers
-    n_steps: int = 5  # k, steps of real rewards before the network's own value is taken
+    n_steps: int = 5  # k, steps of real rewards in a target
     discount: float = 0.995
-    passes: float = 10.0  # how often a transition is learned from, on average, in the iteration that brought it
-    critic_rate: float = 1e-3  # learning rate of the network
-    replay: int = 160_000  # transitions remembered
-    tails: bool = True  # whether training episodes that were cut are credited with the value of where they were cut
+    passes: float = 10.0  # updates per iteration, in passes over the iteration's new transitions
+    critic_rate: float = 1e-3  # learning rate of the networks
+    replay: int = 160_000  # capacity of the replay buffer, in transitions
+    tails: bool = True  # whether the estimated value of the last state is added to the return of a cut episode
 
     def __post_init__(self) -> None:
         if self.warmup < 0:
@@ -93,7 +93,7 @@ class Critic(Ranker):
 
     def start(self, policy: Policy, seed: int) -> Memory:
         memory: Memory = {"trust": no_evidence()} | prefixed("replay.", replay.empty(policy))
-        memory["fresh"] = np.zeros((), dtype=np.int64)  # rows of the last iteration
+        memory["fresh"] = np.zeros((), dtype=np.int64)  # number of rows added in the last iteration
         return memory | self._new_networks(policy, seed, iteration=0)
 
     def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
@@ -112,7 +112,7 @@ class Critic(Ranker):
         return ranking
 
     def choose(self, proposal: Proposal, predicted: FloatArray) -> IntArray:
-        """The b directions to run, ascending: a share of them the first of all, whatever is predicted of them."""
+        """The b directions to run, ascending: a share `explore` of them random, the others by their prediction."""
         b, done = proposal.b, proposal.iteration
         random = int((done + 1) * b * self.explore) - int(done * b * self.explore)  # the share holds over iterations
         chosen = top(np.abs(predicted), b - random)
@@ -120,7 +120,7 @@ class Critic(Ranker):
         return np.sort(np.concatenate([chosen, rest[:random]]))
 
     def gradient(self, proposal: Proposal, memory: Memory) -> FloatArray:
-        """g (d,), up to a positive factor; 0 while nothing is known."""
+        """g (d,), up to a positive factor; 0 before the first transitions."""
         fresh = min(int(memory["fresh"]), len(memory["replay.state"]))
         if fresh == 0:
             return np.zeros_like(proposal.theta)
@@ -134,7 +134,7 @@ class Critic(Ranker):
         return g
 
     def finish(self, memory: Memory, proposal: Proposal, pairs: Pairs) -> Pairs:
-        """The pairs, with what the critic expects after the cut added to the return of every episode that was cut."""
+        """The pairs, with the critic's value of the last state added to the return of every cut episode."""
         unit = float(memory["unit"])
         if not self.tails or unit == 0.0 or proposal.length == proposal.episodes.horizon:
             return pairs
@@ -146,7 +146,7 @@ class Critic(Ranker):
         return replace(pairs, plus=pairs.plus + value[0::2], minus=pairs.minus + value[1::2])
 
     def learn(self, memory: Memory, proposal: Proposal, ranking: Ranking, pairs: Pairs) -> Memory:
-        run = ranking.pairs or pairs  # all that were run
+        run = ranking.pairs or pairs  # all pairs that were run
         after = dict(memory)
         if ranking.predicted is not None:
             difference = run.plus - run.minus
@@ -160,7 +160,7 @@ class Critic(Ranker):
         return CriticLesson(self, memory, proposal)
 
     def _rows(self, proposal: Proposal, run: Pairs) -> list[Memory]:
-        """The new episodes as the replay keeps them."""
+        """The rows of the new episodes, for the replay buffer."""
         how = proposal.whitening, proposal.episodes.reward_shift, self.n_steps, self.discount
         with one_blas_thread():
             trajectories = zip(run.rollouts.trajectories, proposal.thetas_of(run), strict=True)
@@ -188,7 +188,7 @@ class Critic(Ranker):
         return self.outcome((q, slow, first, second), step, unit, proposal)
 
     def draws(self, memory: Memory, proposal: Proposal) -> IntArray:
-        """The rows that each update of this iteration learns from, (updates, BATCH)."""
+        """The rows of the batch of each update of this iteration, (updates, BATCH)."""
         starts = np.flatnonzero(memory["replay.ahead"])
         updates = math.ceil(self.passes * min(int(memory["fresh"]), len(starts)) / BATCH)
         seed, iteration = proposal.directions.seed, proposal.iteration
@@ -197,16 +197,17 @@ class Critic(Ranker):
         return rows
 
     def outcome(self, nets: Sequence[Memory], step: int, unit: float, proposal: Proposal) -> Memory:
-        """Networks, slow copies and moments as the memory holds them; a critic that diverged is drawn anew."""
+        """Networks, target networks and Adam's moments, as stored in the memory. Networks that diverged are
+        reinitialised."""
         if not all(np.isfinite(value).all() for value in nets[0].values()):
             return self._new_networks(proposal.policy, proposal.directions.seed, proposal.iteration + 1)
         return _networks(nets, step, unit)
 
     def in_units(self, memory: Memory) -> tuple[NDArray[Any], float]:
-        """What the k steps of every row gained, in units that keep values of order one.
+        """The k-step rewards of every row (L,), scaled so that values are of order one; and the scale.
 
-        Where no episode ends early, the mean reward is taken off: it says nothing about actions, but would have to be
-        learned a hundred times over. Where episodes end, it says that going on is worth something, and stays.
+        If no episode ends early, the mean reward is subtracted: it does not depend on actions, but would dominate the
+        values. If episodes end early, it is the reward for surviving, and is kept.
         """
         gain, boot, ahead = (memory[f"replay.{name}"] for name in ("gain", "boot", "ahead"))
         weight = (1 - self.discount**ahead) / (1 - self.discount)
@@ -227,7 +228,7 @@ class CriticLesson(Lesson):
     """The updates of a critic's networks in one iteration of a run."""
 
     critic: Critic
-    memory: Memory  # with the iteration's own transitions
+    memory: Memory  # including the transitions of this iteration
     proposal: Proposal
 
     @property
@@ -242,15 +243,15 @@ class CriticLesson(Lesson):
         return trainer.train(lessons, owners) if trainer else super().carry_out_together(lessons, owners, device)
 
     def carry_out(self) -> Memory:
-        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what diverges is found at the end
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # `outcome` checks for divergence
             return self.critic.train(self.memory, self.proposal)
 
 
-NETWORKS = ("q", "slow", "first", "second")  # the networks, their slow copies, Adam's two moments
+NETWORKS = ("q", "slow", "first", "second")  # the networks, the target networks, Adam's two moments
 
 
 def _networks(nets: Sequence[Memory], step: int, unit: float) -> Memory:
-    """As the memory holds them. `unit`: reward in a unit of their value; 0: they have not learned yet."""
+    """Networks as stored in the memory. `unit` is the scale of their values; 0 before the first update."""
     out: Memory = {"step": np.array(step, dtype=np.int64), "unit": np.array(unit)}
     for which, arrays in zip(NETWORKS, nets, strict=True):
         out |= prefixed(f"{which}.", arrays)
@@ -264,11 +265,11 @@ def _normalised(proposal: Proposal, states: Floats) -> Floats:
 
 
 def _with_actions(proposal: Proposal, z: Floats) -> Floats:
-    """Normalised states (..., n) and the current policy's actions there, side by side."""
+    """Normalised states (..., n) concatenated with the current policy's actions, (..., n + p)."""
     return np.concatenate([z, proposal.policy.act_together(proposal.theta.astype(np.float32), z)], axis=-1)
 
 
 def along(proposal: Proposal, g: FloatArray) -> FloatArray:
-    """<g, delta> of every direction, (N,), a block of directions at a time."""
+    """<g, delta> of every direction, (N,), computed block by block."""
     with one_blas_thread():
         return np.concatenate([delta @ g for delta in proposal.directions.blocks()])

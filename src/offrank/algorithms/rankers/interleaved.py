@@ -1,8 +1,8 @@
 """Off-policy ranking with on-policy iterations in between.
 
-The paper interleaves on Ant, where OP-ARS alone gets stuck, and gives no schedule. Two are offered: a fixed period, and
-a rule that falls back to on-policy ranking for one iteration when the off-policy scores stop agreeing with the returns
-of the directions that were run, or when returns have stopped growing.
+The paper interleaves on Ant, where OP-ARS alone gets stuck, and gives no schedule. There are two here: a fixed period,
+and a rule that falls back to on-policy ranking for one iteration if the off-policy scores no longer agree with the
+returns of the directions that were run, or if returns have stopped growing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from offrank.core.work import Asking
 
 @dataclass(frozen=True)
 class Mixed(Kernel):
-    """Base: each iteration ranks either by the kernel or on-policy, all N pairs run."""
+    """Base class: each iteration ranks either by the kernel or on-policy, where all N pairs are run."""
 
     def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
         on_policy = self.on_policy_now(proposal.iteration, memory)
@@ -60,10 +60,10 @@ class Interleaved(Mixed):
 
 @dataclass(frozen=True)
 class Adaptive(Mixed):
-    """Falls back for one iteration when the scores disagree with the returns, or progress stalls.
+    """Falls back to on-policy ranking for one iteration if the scores disagree with the returns, or progress stalls.
 
     Agreement is Kendall's tau between the scores and max(r+, r-) of the b directions run, averaged over about
-    1 / (1 - memory_decay) iterations; with b = 1 there is none, and only the stall counts. Progress is the best
+    1 / (1 - memory_decay) iterations. It is not defined for b = 1, where only a stall counts. Progress is the best
     average return so far; `patience` iterations without a new best are a stall.
     """
 
@@ -81,7 +81,7 @@ class Adaptive(Mixed):
             raise UsageError(f"patience = {self.patience}: must be at least 1")
 
     def start(self, policy: Policy, seed: int) -> Memory:
-        # off-policy iterations are believed until they have been seen to fail
+        # off-policy ranking is trusted until its scores disagree with the returns
         return {
             "tau": np.ones(()),
             "progress": np.full((), -np.inf),
@@ -107,11 +107,11 @@ class Adaptive(Mixed):
         decay = self.memory_decay
 
         if was_on_policy:
-            tau = max(tau, self.agreement)  # the fallback is for one iteration; then the scores get another chance
+            tau = max(tau, self.agreement)  # the fallback lasts one iteration: the next one is off-policy again
         elif ranking.scores is not None and len(ranking.chosen) > 1:
             tau = decay * tau + (1 - decay) * concordance(ranking.scores[pairs.index], pairs.best)
 
-        run = ranking.pairs or pairs  # all that were run: the best of an on-policy iteration would look like progress
+        run = ranking.pairs or pairs  # all that were run: only the best of an on-policy iteration would seem progress
         now = float(np.mean([run.plus, run.minus]))
         average = now if np.isnan(average) else decay * average + (1 - decay) * now
         stalled = 0 if average > progress or was_on_policy else stalled + 1

@@ -5,7 +5,7 @@ Eshwar S R, S. Kolathaya, G. Thoppe, "Improving Sample Efficiency in Evolutionar
 
     f(delta, h) = 1/N_d sum_t exp(-||nu delta z_t||^2 / h^2) Q_t
 
-over the N_d behaviour transitions, z_t the normalised state and Q_t the rewards to come, less their mean.
+over the N_d behaviour transitions, with z_t the normalised state and Q_t the centred reward-to-go.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from offrank.core.errors import UsageError
 from offrank.core.rollouts import Rollouts
 from offrank.core.work import Asking
 
-CHUNK = 16  # directions scored in one product: fixed, so that the bits are
+CHUNK = 16  # directions scored in one matrix product: fixed, because the bits depend on it
 
 
 @dataclass(frozen=True)
 class Behaviour(Ranker):
-    """Base of the rankers that look at rollouts of the unperturbed policy."""
+    """Base class of rankers that use rollouts of the unperturbed policy."""
 
     needs_continuous_actions: ClassVar[bool] = True
     preset: ClassVar[str | None] = "kernel"  # the paper's n_b and h
@@ -68,12 +68,12 @@ class Kernel(Behaviour):
 
 
 def normalised_states(proposal: Proposal, behaviour: Rollouts) -> FloatArray:
-    """z_t of all behaviour transitions, (N_d, n): the states as the policy acted on them."""
+    """z_t of all behaviour transitions, (N_d, n)."""
     return proposal.whitening(np.concatenate([t.observations for t in behaviour.trajectories]))
 
 
 def rewards_to_come(behaviour: Rollouts, reward_shift: float) -> FloatArray:
-    """Q_t = sum_{k >= t} (r_k - eta) to the end of each trajectory, (N_d,); eta is the mean over all transitions."""
+    """Q_t = sum_{k >= t} (r_k - eta) over the rest of the trajectory, (N_d,); eta is the mean of all rewards."""
     rewards = [t.rewards - reward_shift for t in behaviour.trajectories]
     eta = np.concatenate(rewards).mean()
     return np.concatenate([np.cumsum((r - eta)[::-1])[::-1] for r in rewards])
@@ -86,9 +86,9 @@ def kernel_scores(proposal: Proposal, z: FloatArray, Q: FloatArray, h: float) ->
 
 
 def action_changes(proposal: Proposal, z: FloatArray) -> Iterator[FloatArray]:
-    """Squared change of the action that each direction makes at each state, CHUNK directions at a time as (CHUNK, N_d).
+    """Squared change of the action by each direction at each state, as arrays (CHUNK, N_d) of CHUNK directions each.
 
-    ||nu delta_k z_t||^2 for a linear policy, the same for both signs; for any other the mean of the two signs' changes.
+    ||nu delta_k z_t||^2 for a linear policy, where both signs are equal; otherwise the mean over both signs.
     """
     changes = _linear_changes if proposal.policy.is_linear else _changes
     for first in range(0, proposal.N, CHUNK):
@@ -98,7 +98,7 @@ def action_changes(proposal: Proposal, z: FloatArray) -> Iterator[FloatArray]:
 
 def _linear_changes(proposal: Proposal, z: FloatArray, delta: FloatArray) -> FloatArray:
     m, n, p = len(delta), proposal.policy.n, proposal.policy.p
-    live = np.flatnonzero(proposal.whitening.scale)  # z is 0 in the features that are switched off
+    live = np.flatnonzero(proposal.whitening.scale)  # z is 0 for features that are switched off
     change = delta.reshape(m, p, n)[:, :, live].reshape(m * p, len(live)) @ (proposal.scale * z[:, live].T)
     np.square(change, out=change)
     total: FloatArray = change.reshape(m, p, len(z)).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Classic ARS ranking: run every candidate pair, keep the b whose better sign did best.
+"""The ranking of ARS: run every candidate pair, and use the b pairs with the largest max(r+, r-).
 
 H. Mania, A. Guy, B. Recht, "Simple random search of static linear policies is competitive for reinforcement learning",
 NeurIPS 2018 (https://arxiv.org/abs/1803.07055), Algorithm 2, step 6.
@@ -19,7 +19,7 @@ from offrank.core.work import Asking
 
 @dataclass(frozen=True)
 class OnPolicy(Ranker):
-    """2N episodes per iteration, all counted in the state statistics; 2b of them move the policy."""
+    """2N episodes per iteration, all included in the state statistics; 2b of them are used in the update."""
 
     name: ClassVar[str] = "on-policy"
 

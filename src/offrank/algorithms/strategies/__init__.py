@@ -1,4 +1,4 @@
-"""Strategies by name. One file, one published algorithm."""
+"""Strategies by name. Each published algorithm is one file."""
 
 from offrank.algorithms.strategies.ars import ARS
 from offrank.algorithms.strategies.base import Strategy

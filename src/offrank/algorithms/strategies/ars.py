@@ -1,4 +1,4 @@
-"""Augmented random search, and OP-ARS when its ranker is off-policy.
+"""Augmented random search, and OP-ARS with an off-policy ranker.
 
 H. Mania, A. Guy, B. Recht, "Simple random search of static linear policies is competitive for reinforcement learning",
 NeurIPS 2018 (https://arxiv.org/abs/1803.07055), Algorithm 2; with the kernel ranker, Algorithm 1 of Eshwar S R,
@@ -36,7 +36,7 @@ class ARS(Strategy):
 
     step_size: float = 0.02  # alpha
     form: str = "V2-t"  # BRS, V1, V1-t, V2 or V2-t
-    momentum: float = 0.0  # share of the last iterations' pairs in a step; 0: the published algorithm
+    momentum: float = 0.0  # weight of the previous average in a step; 0: the published algorithm
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,7 +59,7 @@ class ARS(Strategy):
 
     def update(self, proposal: Proposal, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
         alpha, b, sigma_R = self.step_size, len(used.index), return_deviation(used)
-        if sigma_R == 0.0:  # equal returns carry no information, and give no step
+        if sigma_R == 0.0:  # equal returns carry no information: no step
             return proposal.theta, memory, {"sigma_R": sigma_R}
         scaled_by = sigma_R if FORMS[self.form][0] else 1.0
         delta = proposal.directions.take(used.index)

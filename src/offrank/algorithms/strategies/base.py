@@ -1,4 +1,4 @@
-"""A strategy answers two questions: how are candidates drawn, and how does the policy move?"""
+"""A strategy: how candidates are sampled, and how the policy is updated from their returns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.core.arrays import FloatArray, Memory, Metrics
 from offrank.core.errors import UsageError
 
-MOST_DIRECTIONS = 10_000_000  # per iteration: more is a typing error, and would never end
+MAX_DIRECTIONS = 10_000_000  # per iteration: more is probably a typing error, and would take forever
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Base of all strategies. A subclass's fields are its hyperparameters, and its `update` is the algorithm."""
+    """Base class of strategies. A subclass adds its hyperparameters as fields and implements `update`."""
 
     name: ClassVar[str]
 
@@ -27,7 +27,7 @@ class Strategy:
 
     def __post_init__(self) -> None:
         self._check("at least 1", lambda value: value >= 1, "n_directions", "n_top")
-        self._check(f"at most {MOST_DIRECTIONS:,}", lambda value: value <= MOST_DIRECTIONS, "n_directions")
+        self._check(f"at most {MAX_DIRECTIONS:,}", lambda value: value <= MAX_DIRECTIONS, "n_directions")
         self._check("positive", lambda value: value > 0, "noise_std")
         if self.n_top > self.n_directions:
             raise UsageError(
@@ -41,11 +41,11 @@ class Strategy:
                 raise UsageError(f"{name} = {getattr(self, name)}: must be {wanted}")
 
     def update(self, proposal: Proposal, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:
-        """The parameters (d,) after learning from the b pairs used, the strategy's memory, and what to log."""
+        """Update the policy from the b pairs used. Returns theta (d,), the strategy's memory, and metrics to log."""
         raise NotImplementedError
 
     def memory(self, d: int) -> Memory:
-        """What the strategy itself carries from iteration to iteration, at the start."""
+        """The strategy's memory before the first iteration, for policies of d parameters."""
         return {}
 
     @property

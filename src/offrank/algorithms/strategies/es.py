@@ -1,4 +1,4 @@
-"""Evolution strategies as OpenAI has them, and OP-ES when the ranker is off-policy.
+"""OpenAI's evolution strategies, and OP-ES with an off-policy ranker.
 
 T. Salimans et al., "Evolution Strategies as a Scalable Alternative to Reinforcement Learning", 2017
 (https://arxiv.org/abs/1703.03864): antithetic samples, returns replaced by their centred ranks, Adam, weight decay.
@@ -19,7 +19,7 @@ from offrank.core.arrays import FloatArray, Memory, Metrics
 
 @dataclass(frozen=True)
 class ES(Strategy):
-    """theta += Adam(g - weight_decay * theta), g = 1 / (2 b) * sum (s+ - s-) eps over ranks s, as the paper's code."""
+    """theta += Adam(g - weight_decay * theta), g = 1 / (2 b) * sum (s+ - s-) eps, ranks s, as in the paper's code."""
 
     name: ClassVar[str] = "es"
 
@@ -54,7 +54,7 @@ class ES(Strategy):
 
 
 def centred_ranks(values: FloatArray) -> FloatArray:
-    """Ranks spread evenly over [-0.5, 0.5], (m,); equal values share their mean rank, so equal returns give 0."""
+    """Ranks (m,) of values (m,), scaled to [-0.5, 0.5]. Equal values share their mean rank, so equal returns give 0."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     rank = (last - (count + 1) / 2)[place]

@@ -1,7 +1,7 @@
 """Any Gymnasium environment, in worker processes.
 
-Episodes are handed out one at a time to whoever is free. A worker that dies is replaced and its episode run again: an
-episode is a function of its seed, so the outcome is the same bits.
+Each idle worker is given one episode at a time. A worker that dies is replaced and its episode is run again: an episode
+is a function of its seed, so the result has the same bits.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from offrank.core.arithmetic import usable_cpus
 from offrank.core.errors import EpisodeError, OffrankError
 from offrank.core.rollouts import Request
 from offrank.engines.base import Engine
-from offrank.engines.gymnasium.stage import EnvFactory, Stage
+from offrank.engines.gymnasium.env_runner import EnvFactory, EnvRunner
 from offrank.engines.gymnasium.worker import Job, Outcome, Setup
 
-ATTEMPTS = 3  # how often an episode may take its worker down before its request fails
+ATTEMPTS = 3  # number of workers that may die in an episode before its request fails
 
 
 class GymnasiumEngine(Engine):
     """Runs episodes in `workers` processes (None: one per CPU; 0: in this process).
 
-    An environment object, rather than a constructor of one, is always run in this process.
+    An environment object, as opposed to a function that makes one, is always run in this process.
     """
 
     name = "gymnasium"
@@ -42,12 +42,12 @@ class GymnasiumEngine(Engine):
     def __init__(self, env: EnvFactory | gym.Env[Any, Any], workers: int | None = None, clip_actions: bool = True):
         super().__init__()
         given = isinstance(env, gym.Env)
-        self._stage = Stage(env if isinstance(env, gym.Env) else env(), clip_actions)
-        self.space = self._stage.space
+        self._runner = EnvRunner(env if isinstance(env, gym.Env) else env(), clip_actions)
+        self.space = self._runner.space
         self._count = 0 if given else usable_cpus() if workers is None else workers
         if self._count and not isinstance(env, gym.Env):
             self._setup = Setup(cloudpickle.dumps(env), clip_actions)
-            self._stage.env.close()
+            self._runner.env.close()
         self._waiting: deque[tuple[int, int]] = deque()
         self._failures: Counter[tuple[int, int]] = Counter()
         self._workers: list[_Worker] = []
@@ -56,7 +56,7 @@ class GymnasiumEngine(Engine):
     def close(self) -> None:
         self._abandon()
         if not self._count:
-            self._stage.env.close()
+            self._runner.env.close()
 
     def _abandon(self) -> None:
         self._waiting.clear()
@@ -76,13 +76,13 @@ class GymnasiumEngine(Engine):
         end = None if timeout is None else time.perf_counter() + timeout
         while not self._done:
             if self._count:
-                self._hand_out()
-                self._take_in(None if end is None else max(end - time.perf_counter(), 0.0))
+                self._assign()
+                self._receive(None if end is None else max(end - time.perf_counter(), 0.0))
             else:
                 key = self._waiting.popleft()
                 job = self._job(key)
                 try:
-                    self._finish(*key, job.run(self._stage))
+                    self._finish(*key, job.run(self._runner))
                 except EpisodeError as error:
                     self._fail(key[0], error)
             if end is not None and time.perf_counter() > end:
@@ -93,8 +93,8 @@ class GymnasiumEngine(Engine):
         seed = int(request.seeds[i])
         return Job(key, request.policy, request.theta(i), request.whitening, seed, request.horizon, request.keep)
 
-    def _hand_out(self) -> None:
-        """Give waiting episodes to idle workers, starting workers as long as there is work for them."""
+    def _assign(self) -> None:
+        """Give queued episodes to idle workers, after starting as many workers as there are episodes for."""
         while len(self._workers) < min(self._count, len(self._waiting) + sum(w.job is not None for w in self._workers)):
             self._workers.append(_Worker(self._setup, self._inbox))
         for worker in self._workers:
@@ -103,8 +103,8 @@ class GymnasiumEngine(Engine):
             if worker.job is None:
                 worker.give(self._job(self._waiting.popleft()))
 
-    def _take_in(self, timeout: float | None) -> None:
-        """Wait for one outcome, or for the death of a worker."""
+    def _receive(self, timeout: float | None) -> None:
+        """Wait for the result of one episode, or for a worker to die."""
         try:
             worker, outcome = self._inbox.get(timeout=timeout)
         except queue.Empty:
@@ -121,7 +121,7 @@ class GymnasiumEngine(Engine):
             self._finish(*outcome.key, outcome.result)
 
     def _remove_dead(self, worker: _Worker) -> None:
-        """Put the episode of a dead worker back in front of the queue."""
+        """Remove a dead worker and put its episode back at the front of the queue."""
         if worker in self._workers:
             self._workers.remove(worker)
         job, status = worker.job, worker.stop()
@@ -136,7 +136,7 @@ class GymnasiumEngine(Engine):
 
 
 class _Worker:
-    """A process, its current job, and a thread that passes its outcomes on."""
+    """A process, its current job, and a thread that forwards its results to the engine."""
 
     def __init__(self, setup: Setup, inbox: queue.Queue[tuple[_Worker, Outcome | None]]):
         environment = dict(os.environ, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
@@ -147,7 +147,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for the driver, which closes the workers' stdin
+            start_new_session=True,  # Ctrl-C goes to the main process only, which closes the workers' stdin
         )
         threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
         self._send(setup)
@@ -175,7 +175,7 @@ class _Worker:
 
     def _send(self, message: Setup | Job) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # a dead worker is noticed by its listener
+        with suppress(OSError):  # the listener thread detects a dead worker
             pickle.dump(message, self._process.stdin)
             self._process.stdin.flush()
 

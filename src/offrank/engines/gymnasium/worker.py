@@ -1,6 +1,6 @@
-"""A worker process of the Gymnasium engine: reads episodes from stdin, writes their outcomes to stdout.
+"""A worker process of the Gymnasium engine: reads episodes from stdin, writes their results to stdout.
 
-Started afresh rather than by `multiprocessing`, so that neither the caller's script nor its `__main__` guard matters.
+It is a new Python process, not one of `multiprocessing`, so the caller's script needs no `__main__` guard.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from offrank.core.errors import OffrankError, UsageError
 from offrank.core.normalizer import Whitening
 from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode
-from offrank.engines.gymnasium.stage import Stage, one_line
+from offrank.engines.gymnasium.env_runner import EnvRunner, one_line
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,25 @@ class Job:
     horizon: int
     keep: bool
 
-    def run(self, stage: Stage) -> Episode:
-        return stage.run(self.policy, self.theta, self.whitening, self.seed, self.horizon, self.keep)
+    def run(self, runner: EnvRunner) -> Episode:
+        return runner.run(self.policy, self.theta, self.whitening, self.seed, self.horizon, self.keep)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a job."""
+    """The result of a job."""
 
     key: tuple[int, int]
     result: Episode | OffrankError
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which closes our stdin
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and closes our stdin
     inbox = sys.stdin.buffer
     outbox = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever the environment prints must not mix with the outcomes
-    warnings.simplefilter("ignore")  # the driver made the same environment, and warned
-    stage: Stage | None = None
+    os.dup2(2, 1)  # output of the environment must not mix with the results
+    warnings.simplefilter("ignore")  # the main process made the same environment and showed its warnings
+    runner: EnvRunner | None = None
     while True:
         try:
             message = pickle.load(inbox)
@@ -68,16 +68,16 @@ def main() -> None:
             return
         if isinstance(message, Setup):
             try:
-                stage = Stage(cloudpickle.loads(message.factory)(), message.clip_actions)
+                runner = EnvRunner(cloudpickle.loads(message.factory)(), message.clip_actions)
                 continue
             except OffrankError as error:
                 answer = Outcome((-1, -1), error)
             except Exception as error:
                 answer = Outcome((-1, -1), UsageError(f"a worker cannot make the environment: {one_line(error)}"))
         else:
-            assert stage is not None
+            assert runner is not None
             try:
-                result: Episode | OffrankError = message.run(stage)
+                result: Episode | OffrankError = message.run(runner)
             except OffrankError as error:
                 result = error
             answer = Outcome(message.key, result)

@@ -1,8 +1,8 @@
 /* One whole episode of a policy in a MuJoCo simulation, without returning to Python.
  *
- * Nothing here depends on MuJoCo's headers or Python's: the caller passes the address of mj_step, of the model and the
- * data, and of the fields that the task reads. Called through ctypes, which releases the GIL, so that Python threads run
- * episodes side by side. The arithmetic is that of offrank.tasks, in one fixed order.
+ * Needs neither MuJoCo's headers nor Python's: the caller passes the addresses of mj_step, of the model and the data, and
+ * of the fields that the task reads. Called through ctypes, which releases the GIL, so that Python threads run episodes
+ * in parallel. The arithmetic is that of offrank.tasks, in a fixed order of summation.
  */
 #include <math.h>
 #include <stddef.h>
@@ -10,13 +10,13 @@
 
 typedef void (*step_function)(const void *model, void *data);
 
-typedef struct {      /* a piece of the observation: count numbers, held within +-clip, or zeros where there is no field */
+typedef struct {      /* a part of the observation: count numbers, clipped to +-clip, or zeros if `at` is null */
   const double *at;
   int64_t count;
   double clip;
 } Piece;
 
-typedef struct {      /* a number that must stay within bounds for the episode to go on */
+typedef struct {      /* a number that ends the episode when it leaves its bounds */
   const double *at;
   double low, high;
   int64_t closed;        /* whether the bounds themselves are allowed */
@@ -27,7 +27,7 @@ typedef struct {
   const void *model;
   void *data;
   double *ctrl;                  /* (p) */
-  const int *warnings;           /* counters that say the simulation diverged */
+  const int *warnings;           /* counters that are non-zero if the simulation diverged */
   int64_t n_warnings, warning_stride;
   int64_t n, p, frame_skip;
   const Piece *pieces;
@@ -38,22 +38,22 @@ typedef struct {
   const Bound *bounds;
   int64_t n_bounds;
   double dt, forward_weight, control_weight, survival_bonus;
-  const volatile int64_t *over;  /* other than 0: nobody waits for this episode any more */
+  const volatile int64_t *over;  /* non-zero: stop the episode */
 } World;
 
-typedef struct {      /* y = W x + S z + c, or tanh of it; x is the output of the layer before, z the policy's input */
+typedef struct {      /* y = W x + S z + c, or tanh of it; x is the output of the previous layer, z the policy's input */
   int64_t inputs, outputs;
   int64_t squashes, skips, biased;   /* whether there is a tanh, an S, a c */
 } Layer;
 
-typedef struct {      /* a policy and its normaliser: all that turns an observation into an action */
+typedef struct {      /* a policy and its normaliser */
   const Layer *layers;
   int64_t n_layers, widest;      /* widest: outputs of the widest layer */
   int64_t n;
   const double *theta;           /* layer by layer W (outputs, inputs), S (outputs, n), c (outputs) */
   const double *mean, *scale;    /* (n) */
-  double *scratch;               /* n + 2 widest + as many numbers as theta has, and */
-  int64_t *live;                 /* n more, which nobody else uses meanwhile */
+  double *scratch;               /* n + 2 widest + size of theta numbers, private to this actor */
+  int64_t *live;                 /* (n), private to this actor */
 } Actor;
 
 enum { HORIZON = 0, TERMINATED = 1, DIVERGED = 2, BAD_REWARD = 3, BAD_OBSERVATION = 4, STOPPED = 5 };
@@ -92,8 +92,8 @@ static int healthy(const World *w) {
   return 1;
 }
 
-/* Makes an actor ready: matrices transposed, so that no inner loop needs a particular order of summation, behind the
- * buffers in scratch; and the features that are not switched off, into live. Returns how many these are. */
+/* Prepares an actor. Writes the transposed matrices to scratch, after the buffers, so that inner loops need no fixed order
+ * of summation, and the indices of the features that are not switched off to live. Returns the number of these. */
 static int64_t prepare(const Actor *a) {
   const double *from = a->theta;
   double *to = a->scratch + a->n + 2 * a->widest;
@@ -115,7 +115,7 @@ static int64_t prepare(const Actor *a) {
   return n_live;
 }
 
-/* out += matrix^T x over the rows `at` of matrix, or over the first `count` where that is null */
+/* out += matrix^T x over the `count` rows `at` of matrix, or over the first `count` rows if `at` is null */
 static void add_product(const double *matrix, const double *x, const int64_t *at, int64_t count, int64_t outputs,
                         double *out) {
   for (int64_t k = 0; k < count; k++) {
@@ -126,7 +126,7 @@ static void add_product(const double *matrix, const double *x, const int64_t *at
   }
 }
 
-/* The action at an observation. z is 0, and left out, in the features that are switched off. */
+/* The action at an observation. Features that are switched off have z = 0 and are skipped. */
 static void act(const Actor *a, int64_t n_live, const double *observation, double *action) {
   double *z = a->scratch, *hidden = z + a->n;
   const double *parameters = hidden + 2 * a->widest, *x = z;
@@ -150,17 +150,17 @@ static void act(const Actor *a, int64_t n_live, const double *observation, doubl
   }
 }
 
-/* The actions (count, p) at observations (count, n), to the bit as in an episode. */
+/* The actions (count, p) at observations (count, n), with the same bits as in an episode. */
 void offrank_actions(const Actor *a, int64_t p, int64_t count, const double *observations, double *actions) {
   const int64_t n_live = prepare(a);
   for (int64_t t = 0; t < count; t++) act(a, n_live, observations + t * a->n, actions + t * p);
 }
 
-/* Runs until the horizon, a fall, or something that cannot be trusted. The simulation has been put into its start state.
+/* Runs an episode until the horizon, termination, or an error. The simulation must be in its start state.
  *
- * seen: (horizon + 1, n), the observations acted on and the one the last step led to.
+ * seen: (horizon + 1, n), the observations before each step and after the last one.
  * rewards: (horizon).
- * Returns the number of steps taken; *status says why it stopped. */
+ * Returns the number of steps taken; *status is the reason for stopping. */
 int64_t offrank_episode(const World *w, const Actor *a, int64_t horizon, double *seen, double *rewards,
                         int64_t *status) {
   const int64_t n = w->n, p = w->p;
@@ -204,4 +204,4 @@ int64_t offrank_episode(const World *w, const Actor *a, int64_t horizon, double 
 
 int64_t offrank_layout(void) { return (int64_t)(sizeof(World) + 1000 * (sizeof(Layer) + 1000 * sizeof(Actor))); }
 
-void *PyInit__rollout(void) { return NULL; } /* some linkers insist on it; this is never imported */
+void *PyInit__rollout(void) { return NULL; } /* required by some linkers; the library is never imported as a module */

@@ -1,4 +1,4 @@
-"""The compiled part (`_rollout.c`): its structures, and a policy as it reads one."""
+"""Interface to the compiled loop (`_rollout.c`): its structures, and a policy in the form it reads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class World(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """The compiled library, or None where it was not built."""
+    """The compiled library, or None if it was not built."""
     spec = find_spec("offrank.engines.native._rollout")
     if spec is None or spec.origin is None:
         return None
@@ -78,14 +78,14 @@ def library() -> Any:
 
 
 def is_built() -> bool:
-    """Whether the compiled part is there."""
+    """Whether the compiled part was built."""
     return library() is not None
 
 
 class Actor:
-    """Policies of one kind, as the compiled loop reads them: one after the other, each with its own parameters.
+    """A policy in the form the compiled loop reads. `set` changes its parameters, so one object serves many episodes.
 
-    Nothing in that loop checks a size: all of them are checked here.
+    The loop does not check any size: all sizes are checked here.
     """
 
     def __init__(self, policy: Policy):
@@ -94,7 +94,7 @@ class Actor:
         rows = [LayerTable(s.inputs, s.outputs, s.tanh, s.skip, s.bias) for s in policy.table]
         scratch, live = np.empty(policy.n + 2 * widest + policy.size), np.empty(policy.n, dtype=np.int64)
         layers = (LayerTable * len(rows))(*rows)
-        self._kept = layers, scratch, live  # what the structure points to
+        self._kept = layers, scratch, live  # keeps the arrays alive that the structure points to
         self.structure = ActorTable(
             layers=ctypes.addressof(layers),
             n_layers=len(rows),
@@ -106,7 +106,7 @@ class Actor:
         self._set: tuple[FloatArray, ...] = ()
 
     def set(self, theta: FloatArray, whitening: Whitening) -> Actor:
-        """Act by these parameters from now on."""
+        """Use these parameters (d,) and this normaliser from now on."""
         n = self.policy.n
         arrays = _checked(theta, self.policy.size), _checked(whitening.mean, n), _checked(whitening.scale, n)
         table = self.structure
@@ -115,7 +115,7 @@ class Actor:
         return self
 
     def __call__(self, observations: FloatArray) -> FloatArray:
-        """Actions (T, p) at observations (T, n), to the bit as in an episode."""
+        """Actions (T, p) at observations (T, n), with the same bits as in an episode."""
         seen = np.ascontiguousarray(observations, dtype=np.float64)
         n, p = self.policy.n, self.policy.p
         if seen.ndim != 2 or seen.shape[1] != n or not self._set:
@@ -133,7 +133,7 @@ def _checked(values: FloatArray, size: int) -> FloatArray:
 
 @lru_cache(maxsize=1)
 def mj_step_address() -> int:
-    """Address of mj_step in the library that the mujoco package has loaded."""
+    """Address of mj_step in the library loaded by the mujoco package."""
     folder = Path(mujoco.__file__).parent
     names = ("libmujoco.so*", "libmujoco*.dylib", "mujoco.dll")
     for path in (path for name in names for path in sorted(folder.glob(name))):

@@ -1,8 +1,8 @@
 """The native engine: episodes of the six tasks, each run from start to end in compiled code, on all cores.
 
-An episode never returns to Python between its steps (`_rollout.c`). Threads take episodes from a common queue, of
-whichever request, so there is no barrier, short episodes hold up nobody, and an ended episode costs nothing. An
-episode's arithmetic is its own: results do not depend on threads or company.
+An episode never returns to Python between its steps (`_rollout.c`). Threads take episodes of all requests from one
+queue, so no thread waits for the longest episode of a batch. Results do not depend on the number of threads or on which
+episodes run at the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from offrank.tasks.models import quiet_mujoco
 
 
 class MujocoEngine(Engine):
-    """Runs episodes of one task on `threads` threads (0: all CPUs). Each thread has a simulation of its own."""
+    """Runs episodes of one task in `threads` threads (0: one per CPU). Each thread has its own simulation."""
 
     name = "mujoco"
 
@@ -34,38 +34,38 @@ class MujocoEngine(Engine):
         self._simulation = simulation or Simulation
         self.space = Space(task.obs_dim, task.act_dim, task.horizon)
         self._threads = threads or usable_cpus()
-        self._round = _Round()
+        self._queues = _Queues()
         self._workers: list[threading.Thread] = []
 
     def close(self) -> None:
         self._abandon()
 
     def _abandon(self) -> None:
-        self._round.over.value = 1
+        self._queues.over.value = 1
         for _ in self._workers:
-            self._round.jobs.put(None)
+            self._queues.jobs.put(None)
         for worker in self._workers:
-            worker.join()  # within a control step: the compiled loop looks at `over`
-        self._round, self._workers = _Round(), []
+            worker.join()  # takes at most a control step: the compiled loop checks `over`
+        self._queues, self._workers = _Queues(), []
 
     def _enqueue(self, ticket: int, request: Request) -> None:
         wanted = min(self._threads, sum(missing for _, _, missing in self._open.values()))
         for index in range(len(request)):
-            self._round.jobs.put((ticket, index, request))
+            self._queues.jobs.put((ticket, index, request))
         while len(self._workers) < wanted:
-            arguments = (self._simulation, self.task, self._round)
-            self._workers.append(threading.Thread(target=_serve, args=arguments, daemon=True))
+            arguments = (self._simulation, self.task, self._queues)
+            self._workers.append(threading.Thread(target=_run_episodes, args=arguments, daemon=True))
             self._workers[-1].start()
 
     def _withdraw(self, ticket: int) -> None:
-        self._round.dropped.add(ticket)
+        self._queues.dropped.add(ticket)
 
     def _work(self, timeout: float | None) -> None:
         end = None if timeout is None else time.perf_counter() + timeout
         while not self._done:
             try:
                 wait = None if end is None else max(end - time.perf_counter(), 0.0)
-                ticket, index, outcome = self._round.outcomes.get(timeout=wait)
+                ticket, index, outcome = self._queues.outcomes.get(timeout=wait)
             except queue.Empty:
                 return
             if isinstance(outcome, EpisodeError):
@@ -76,27 +76,27 @@ class MujocoEngine(Engine):
                 self._finish(ticket, index, outcome)
 
 
-class _Round:
-    """The queues between an engine and its threads, until it abandons them."""
+class _Queues:
+    """The queues between an engine and its threads. They are replaced when the threads are stopped."""
 
     def __init__(self) -> None:
         self.jobs: queue.SimpleQueue[tuple[int, int, Request] | None] = queue.SimpleQueue()
         self.outcomes: queue.SimpleQueue[tuple[int, int, Episode | BaseException]] = queue.SimpleQueue()
-        self.dropped: set[int] = set()  # tickets whose episodes no longer matter
-        self.over = Int(0)  # looked at by the compiled loop, too
+        self.dropped: set[int] = set()  # tickets whose queued episodes are skipped
+        self.over = Int(0)  # 1 stops the threads; also checked by the compiled loop
 
 
-def _serve(make: Callable[[Task], Simulation], task: Task, round: _Round) -> None:
+def _run_episodes(make: Callable[[Task], Simulation], task: Task, queues: _Queues) -> None:
     """Run episodes from the queue, in a thread."""
     simulation = None
-    while (job := round.jobs.get()) is not None and not round.over.value:
+    while (job := queues.jobs.get()) is not None and not queues.over.value:
         ticket, index, request = job
-        if ticket in round.dropped:
+        if ticket in queues.dropped:
             continue
         try:
-            with quiet_mujoco():  # what MuJoCo says of a diverged simulation is for us alone
+            with quiet_mujoco():  # a diverged simulation is reported as an EpisodeError
                 simulation = simulation or make(task)
-                outcome: Episode | BaseException = simulation.run(request, index, round.over)
+                outcome: Episode | BaseException = simulation.run(request, index, queues.over)
         except BaseException as error:
             outcome = error
-        round.outcomes.put((ticket, index, outcome))
+        queues.outcomes.put((ticket, index, outcome))

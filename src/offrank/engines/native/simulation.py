@@ -1,4 +1,4 @@
-"""One MuJoCo simulation of a task, and episodes in it from start to end in compiled code."""
+"""One MuJoCo simulation of a task, which runs whole episodes in compiled code."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ class Simulation:
     def __init__(self, task: Task):
         self.task = task
         self.data = mujoco.MjData(task.model)
-        self._kept: list[Any] = []  # what the world points to
+        self._kept: list[Any] = []  # keeps the arrays alive that the world points to
         self._world = self._describe()
         self._seen: NDArray[np.float64] = np.empty((0, task.obs_dim))
         self._rewards: NDArray[np.float64] = np.empty(0)
-        self._actor: Actor | None = None  # of the last episode
+        self._actor: Actor | None = None  # of the last episode, reused for policies of the same kind
 
     def run(self, request: Request, index: int, over: ctypes.c_int64 | None = None) -> Episode:
-        """One episode of a request, from its seed's start state; cut short when `over` becomes other than 0."""
+        """Run one episode of a request. It is stopped when `over` becomes non-zero.
+
+        Raises:
+            EpisodeError: the simulation diverged, a reward or observation is not finite, or it was stopped.
+        """
         seed, horizon, task = int(request.seeds[index]), request.horizon, self.task
         if len(self._rewards) < horizon:
             self._seen, self._rewards = np.empty((horizon + 1, task.obs_dim)), np.empty(horizon)
@@ -40,14 +44,14 @@ class Simulation:
         if self._actor is None or self._actor.policy != request.policy:
             self._actor = Actor(request.policy)
         self._actor.set(request.theta(index), request.whitening)
-        length, status = self.play(self._actor, seed, horizon)
+        length, status = self.simulate(self._actor, seed, horizon)
         if status > 1:
             raise EpisodeError(STATUS[status], seed, length)
         trajectory = Trajectory(self._seen[:length], self._rewards[:length], status == 1, self._seen[length])
         return Episode.of(trajectory, request.keep)
 
-    def play(self, actor: Actor, seed: int, horizon: int) -> tuple[int, int]:
-        """Fill the buffers; returns the number of steps and the index of STATUS."""
+    def simulate(self, actor: Actor, seed: int, horizon: int) -> tuple[int, int]:
+        """Fill the buffers with one episode. Returns the number of steps and the index of STATUS."""
         task, policy = self.task, actor.policy
         if (policy.n, policy.p) != (task.obs_dim, task.act_dim):
             sizes = f"{task.obs_dim} observations and {task.act_dim} actions"
@@ -67,7 +71,7 @@ class Simulation:
         return int(length), status.value
 
     def _describe(self) -> World:
-        """The task as addresses into this simulation."""
+        """The task, as addresses of fields of this simulation."""
         task, data = self.task, self.data
         counters = data.warning.number[DIVERGED]
         first, stride, weights = task.position_weights
@@ -105,7 +109,7 @@ class Simulation:
         )
 
     def _span(self, field: str, first: int, last: int | None = None) -> tuple[int, int]:
-        """Address and count of the numbers [first, last) of a field of the simulation, flattened."""
+        """Address and count of the numbers [first, last) of a flattened field of the simulation."""
         values = getattr(self.data, field)
         assert values.flags.c_contiguous and values.dtype == np.float64
         count = (values.size if last is None else last) - first

@@ -1,4 +1,4 @@
-"""What runs on a cluster: a process that holds a local engine, and runs pieces of requests on it."""
+"""The actor that runs on a cluster: a process with a local engine, which runs parts of requests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from offrank.core.errors import OffrankError, UsageError
 from offrank.core.rollouts import Request, Rollouts
 from offrank.core.space import Space
 from offrank.engines.base import Engine
-from offrank.engines.gymnasium.stage import one_line
+from offrank.engines.gymnasium.env_runner import one_line
 from offrank.engines.ray.fingerprint import fingerprint
 
 
 @dataclass(frozen=True)
-class Hello:
-    """What a worker says of itself."""
+class WorkerInfo:
+    """A worker's description of itself."""
 
     space: Space
     host: str
@@ -30,11 +30,11 @@ class Hello:
 
 
 class Actor:
-    """A Ray actor. Errors that are meant for the user are returned, not raised: Ray would wrap them in its own.
+    """A Ray actor. OffrankErrors are returned, not raised, because Ray would wrap them in errors of its own.
 
     Args:
         make: cloudpickled function that makes the engine.
-        paths: where the driver finds its modules; looked at last, as far as they are on this node too.
+        paths: sys.path of the driver; those that exist on this node are appended to sys.path here.
     """
 
     def __init__(self, make: bytes, paths: list[str]):
@@ -42,20 +42,20 @@ class Actor:
         self._engine: Engine | None = None
         sys.path.extend(path for path in paths if path not in sys.path and Path(path).exists())
 
-    def hello(self) -> Hello | OffrankError:
-        """Make the engine, the first time; says what it found."""
-        warnings.simplefilter("ignore")  # nobody reads them here
-        threadpool_limits(1)  # the other CPUs belong to other workers
+    def info(self) -> WorkerInfo | OffrankError:
+        """Make the engine, if this is the first call, and describe this worker."""
+        warnings.simplefilter("ignore")  # they would not be shown to the user
+        threadpool_limits(1)  # the other CPUs are used by other workers
         try:
             self._engine = self._engine or cloudpickle.loads(self._make)()
         except OffrankError as error:
             return error
         except Exception as error:
             return UsageError(f"a worker on {platform.node()} cannot make the environment: {one_line(error)}")
-        return Hello(self._engine.space, platform.node(), fingerprint())
+        return WorkerInfo(self._engine.space, platform.node(), fingerprint())
 
     def run(self, request: Request, episodes: list[int]) -> tuple[Rollouts | OffrankError, float]:
-        """Run some of the episodes of a request; with the seconds it took."""
+        """Run the given episodes of a request. Returns their rollouts, or an error, and the seconds it took."""
         assert self._engine is not None
         begin = time.perf_counter()
         try:

@@ -1,4 +1,4 @@
-"""A Ray cluster: how to reach it, what a worker is given, and how many workers it has room for."""
+"""A Ray cluster: its address, the resources of a worker, and the number of workers it has room for."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offrank.core.errors import UsageError, require
-from offrank.engines.gymnasium.stage import one_line
+from offrank.engines.gymnasium.env_runner import one_line
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where the workers of the ray engine run, and what each of them is given."""
+    """Where the workers of the ray engine run, and the resources of each."""
 
-    address: str | None = None  # of a running cluster; None: what Ray finds (RAY_ADDRESS, this machine), else a new one
+    address: str | None = None  # of a running cluster; None: found by Ray (RAY_ADDRESS, this machine), or a new one
     cpus_per_worker: float = 1.0
-    resources: Mapping[str, float] = field(
-        default_factory=dict
-    )  # what else a worker holds, by Ray's name: {"robot": 1}
+    resources: Mapping[str, float] = field(default_factory=dict)  # other resources of a worker, such as {"robot": 1}
     episode_seconds: float | None = None  # an episode that takes longer has hung: its worker is replaced
-    mixed_nodes: bool = False  # go on, with a warning, where nodes differ in what the bits depend on
-    runtime_env: Mapping[str, Any] | None = None  # Ray's, for the workers: packages and files that only they have
+    mixed_nodes: bool = False  # warn, instead of raising an error, if nodes would give different bits
+    runtime_env: Mapping[str, Any] | None = None  # Ray's runtime environment of the workers: packages and files
 
     def __post_init__(self) -> None:
         for name, amount in self.needs.items():
@@ -36,7 +34,7 @@ class Cluster:
 
     @property
     def needs(self) -> dict[str, float]:
-        """What Ray must have free on a node for one worker."""
+        """The resources of one worker, by Ray's names."""
         return {"CPU": self.cpus_per_worker, **self.resources}
 
     @property
@@ -45,26 +43,28 @@ class Cluster:
         return max(1, int(self.cpus_per_worker))
 
     def room(self, nodes: Iterable[Mapping[str, Any]]) -> int:
-        """How many workers the living nodes, as `ray.nodes` lists them, could hold if they were empty."""
-        living = [node["Resources"] for node in nodes if node["Alive"]]
+        """The number of workers that fit on the live nodes, as listed by `ray.nodes`, if nothing else runs there."""
+        alive = [node["Resources"] for node in nodes if node["Alive"]]
         return sum(
             min(math.floor(node.get(name, 0.0) / amount + 1e-9) for name, amount in self.needs.items())
-            for node in living
+            for node in alive
         )
 
 
 class Connection:
-    """This process's part in a cluster. Engines share it; the last one to leave ends what the first began."""
+    """The connection of this process to a Ray cluster, shared by its engines. If it was opened here, it is shut down
+    when the last engine leaves."""
 
     def __init__(self) -> None:
         self._users = 0
         self._ours = False
 
     def join(self, address: str | None) -> Any:
-        """Connect, unless this process already is; returns the ray module.
+        """Connect, unless this process is connected already. Returns the ray module.
 
         Raises:
-            UsageError: Ray is not installed, there is no cluster at the address, or we are connected to another.
+            UsageError: Ray is not installed, there is no cluster at the address, or this process is connected to
+                another one.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -1,9 +1,9 @@
-"""The same episodes on a Ray cluster (`pip install 'offrank[ray]'`).
+"""Episodes on a Ray cluster (`pip install 'offrank[ray]'`).
 
-Each worker is an actor that holds a local engine. A request crosses the wire once per node, as an object in Ray's
-store: parameters, normaliser, seeds and the counters that rebuild the directions, never the directions. Its episodes
-are handed out in small pieces to whoever is free. A piece whose worker is lost, with its node or by hanging, is run
-again elsewhere: an episode is a function of its seed, so the outcome is the same bits.
+Each worker is an actor with a local engine. A request is sent once per node, as an object in Ray's store: parameters,
+normaliser, seeds and the integers from which directions are rebuilt, never the directions. Its episodes are given to
+idle workers in small groups (pieces). If a worker dies, hangs or is lost with its node, its pieces are run again by
+other workers: an episode is a function of its seed, so the result has the same bits.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from offrank.engines.base import Engine
 from offrank.engines.ray.cluster import Cluster
 from offrank.engines.ray.pool import POLL, Piece, Worker, WorkerPool
 
-ATTEMPTS = 3  # how often an episode may lose its worker before its request fails
-PIECE = 0.2  # seconds of work that are worth a message
+ATTEMPTS = 3  # number of workers that an episode may lose before its request fails
+PIECE = 0.2  # target duration of a piece, in seconds: long compared with sending a message
 
 
 class RayEngine(Engine):
     """Runs episodes on a cluster.
 
     Args:
-        make: makes the engine that a worker holds; travels by cloudpickle.
-        cluster: where.
-        workers: ask Ray for so many, whether there is room for them or not yet; None: as many as there is room for.
-        slots: episodes that a worker's engine runs at once.
+        make: makes the engine of a worker; it is sent by cloudpickle.
+        cluster: the cluster.
+        workers: number of workers to ask Ray for, even if there is no room for them yet; None: as many as there is
+            room for.
+        slots: episodes that a worker's engine runs in parallel.
     """
 
     name = "ray"
@@ -41,12 +42,12 @@ class RayEngine(Engine):
         if workers == 0:
             raise UsageError("workers = 0: the ray engine needs at least one")
         self._slots, self._limit = slots, cluster.episode_seconds
-        self._longest = min(PIECE, (self._limit or math.inf) / 4)  # seconds of a piece
-        self._pace = 0.0  # seconds per episode, lately; 0: not known yet
-        self.seconds = 0.0  # that workers have spent in episodes
+        self._piece_seconds = min(PIECE, (self._limit or math.inf) / 4)  # target duration of a piece
+        self._episode_seconds = 0.0  # moving average of the duration of an episode; 0: not known yet
+        self.seconds = 0.0  # total time that workers have spent in episodes
         self._waiting: deque[tuple[int, int]] = deque()  # (ticket, episode)
-        self._requests: dict[int, Any] = {}  # references, by ticket
-        self._lost: Counter[tuple[int, int]] = Counter()
+        self._requests: dict[int, Any] = {}  # Ray references, by ticket
+        self._lost: Counter[tuple[int, int]] = Counter()  # number of workers lost in an episode
         self._closed = False
         self._pool = WorkerPool(make, cluster, workers)
         self.space = self._pool.space
@@ -69,13 +70,13 @@ class RayEngine(Engine):
         while not self._done:
             episodes = len(self._waiting) + sum(len(p) for worker in self._pool.workers for p in worker.pieces)
             self._pool.grow(math.ceil(episodes / self._slots))
-            self._hand_out()
+            self._assign()
             for worker, answer in self._pool.answers(max(min(end - time.monotonic(), POLL), 0.0)):
                 if answer is None:
-                    self._lose(worker, "its process died")
+                    self._remove_lost(worker, "its process died")
                 else:
-                    self._note(worker, *answer)
-            self._replace_hanging()
+                    self._receive(worker, *answer)
+            self._remove_hanging()
             if time.monotonic() >= end:
                 return
 
@@ -84,11 +85,11 @@ class RayEngine(Engine):
         self._requests.clear()
         self._lost.clear()
         for worker in [worker for worker in self._pool.workers if worker.pieces]:
-            self._pool.dismiss(worker)
+            self._pool.stop(worker)
 
-    def _hand_out(self) -> None:
-        """Give every idle worker a piece; and every busy one its next, so that it need not wait for our answer, as long
-        as there is enough for all: at the end, nothing should queue behind a slow episode."""
+    def _assign(self) -> None:
+        """Give every idle worker a piece. Busy workers get a second one, so that they need not wait for it, as long as
+        there are enough episodes for all workers: at the end, none should queue behind a slow episode."""
         pool = self._pool
         for worker in [*pool.idle, *(w for w in pool.workers if len(w.pieces) == 1)]:
             if len(self._waiting) > (len(pool.workers) if worker.pieces else 0):
@@ -96,12 +97,13 @@ class RayEngine(Engine):
                 pool.give(worker, piece, self._requests[piece[0][0]])
 
     def _next_piece(self) -> Piece:
-        """The next episodes for one worker: long enough to be worth a message, short enough to share the rest fairly.
+        """The next episodes for one worker: about `_piece_seconds` of work, but not more than its share of the queue.
 
-        An episode that lost a worker before goes alone, so that it is known whose fault the next loss is.
+        An episode that lost a worker before is sent alone, so that the cause of another loss is known.
         """
         share = math.ceil(len(self._waiting) / (4 * len(self._pool.workers)))
-        size = max(min(share, int(self._longest / self._pace)) if self._pace else 1, self._slots)
+        known = self._episode_seconds
+        size = max(min(share, int(self._piece_seconds / known)) if known else 1, self._slots)
         piece = [self._waiting.popleft()]
         while len(piece) < size and self._waiting and not self._lost[piece[0]]:
             following = self._waiting[0]
@@ -110,8 +112,8 @@ class RayEngine(Engine):
             piece.append(self._waiting.popleft())
         return piece
 
-    def _note(self, worker: Worker, outcome: Rollouts | OffrankError, seconds: float) -> None:
-        """Take in what came of a piece."""
+    def _receive(self, worker: Worker, outcome: Rollouts | OffrankError, seconds: float) -> None:
+        """Store the results of a piece."""
         piece = self._pool.release(worker)
         ticket = piece[0][0]
         if isinstance(outcome, EpisodeError):
@@ -120,22 +122,23 @@ class RayEngine(Engine):
             raise outcome
         else:
             self.seconds += seconds
-            pace = seconds / len(piece)
-            self._pace = 0.8 * self._pace + 0.2 * pace if self._pace else pace
+            latest, average = seconds / len(piece), self._episode_seconds
+            self._episode_seconds = 0.8 * average + 0.2 * latest if average else latest
             for key, episode in zip(piece, outcome.episodes(), strict=True):
                 self._lost.pop(key, None)
                 self._finish(*key, episode)
             if ticket not in self._open:
                 self._requests.pop(ticket, None)
 
-    def _replace_hanging(self) -> None:
+    def _remove_hanging(self) -> None:
         now = time.monotonic()
         for worker in [w for w in self._pool.workers if w.pieces and now - w.since > (self._limit or math.inf)]:
-            self._lose(worker, f"it took more than {self._limit:g} s")
+            self._remove_lost(worker, f"it took more than {self._limit:g} s")
 
-    def _lose(self, worker: Worker, why: str) -> None:
-        """Put the episodes of a lost worker back in front of the queue; the loss is held against those it ran."""
-        self._pool.dismiss(worker)
+    def _remove_lost(self, worker: Worker, why: str) -> None:
+        """Remove a worker and put its episodes back at the front of the queue. The loss is counted for those of the
+        piece it was running; an episode with ATTEMPTS losses fails its request."""
+        self._pool.stop(worker)
         running, *following = worker.pieces
         for piece in following:
             self._waiting.extendleft(key for key in reversed(piece) if key[0] in self._open)
@@ -149,4 +152,4 @@ class RayEngine(Engine):
                 continue
             seed = int(self._open[ticket][0].seeds[episode])
             self._fail(ticket, EpisodeError(f"lost its worker {ATTEMPTS} times, at last because {why}", seed, None))
-        self._pool.greet_idle()  # they may have gone the same way, and must not be held against an episode
+        self._pool.check_idle()  # they may be lost too, which must not be counted for their next episodes

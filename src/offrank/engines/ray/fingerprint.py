@@ -1,4 +1,4 @@
-"""What an episode's bits depend on beside its request: versions, and what arithmetic the CPU is given."""
+"""What the bits of an episode depend on besides its request: versions, and the CPU's instructions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from offrank.engines.native.compiled import is_built
 
 
 def fingerprint() -> dict[str, str]:
-    """Two processes with equal fingerprints run an episode to equal bits.
+    """Two processes with equal fingerprints give the same bits for an episode.
 
-    NumPy, its BLAS and the C library each choose their code by the CPU's vector instructions. The kernel's version,
-    which `versions` has too, does not matter.
+    NumPy, its BLAS and the C library each choose their code by the CPU's vector instructions. The version of the
+    operating system's kernel, which `versions` includes, does not matter.
     """
     config: Any = np.show_config(mode="dicts")
     blas = {library.get("architecture", "") for library in threadpool_info() if library["user_api"] == "blas"}
@@ -31,6 +31,6 @@ def fingerprint() -> dict[str, str]:
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """What differs, in words; the empty string where nothing does."""
+    """The differences between two fingerprints as text; an empty string if there are none."""
     names = [name for name in here if here[name] != there.get(name)]
     return ", ".join(f"{name} {there.get(name) or 'unknown'} instead of {here[name]}" for name in names)

@@ -1,14 +1,15 @@
-"""The GPU engine: episodes of the six tasks on `mujoco_warp`, thousands at once (`pip install 'offrank[gpu]'`).
+"""The GPU engine: thousands of episodes of the six tasks at once, on `mujoco_warp` (`pip install 'offrank[gpu]'`).
 
 Every world runs one episode. Observation, policy, reward, bounds, statistics and transitions are computed on the
-device; one CUDA graph holds a control step, and nothing is copied to the host inside an episode. A world whose episode
-ended takes the next one that waits, of whichever request, in the same graph, so that short episodes keep it full.
+device. A control step is one CUDA graph, and nothing is copied to the host within an episode. When an episode ends, its
+world starts the next queued one, of any request, in the same graph, so that short episodes leave no world idle.
 
-The device never waits for the host if it can be helped: finished requests are handed over a few at a time, and while
-the caller works on those, the next control steps are under way. Training goes before evaluation, which fills the worlds
-that training leaves free.
+The device should not wait for the host: finished requests are returned a few at a time, and while the caller processes
+them, the next control steps run. Training has priority over evaluation, which uses the worlds that training leaves
+free.
 
-What differs from the CPU: simulation in float32, and Humanoid's Newton solver instead of PGS, which the GPU lacks.
+Differences from the CPU: the simulation is in float32, and Humanoid uses the Newton solver, because there is no PGS on
+the GPU.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from offrank.engines.warp.gpu import Gpu
 from offrank.tasks.locomotion import Task
 
 ROWS = 4  # episodes held on the device, as a multiple of the worlds
-POLL = 10  # control steps between two looks at what has finished
-HANDED_OVER = 4  # finished requests at a time
+POLL = 10  # control steps between two checks for finished episodes
+HANDED_OVER = 4  # maximum number of finished requests returned at a time
 
-Prepared = dict[str, NDArray[np.float32]]  # by name, one entry per episode
-Span = tuple[int, int, int]  # of a request's episodes: ticket, first, and where it ends
+Prepared = dict[str, NDArray[np.float32]]  # arrays by name, one row per episode
+Span = tuple[int, int, int]  # a range of episodes of a request: (ticket, first, end)
 
 
 class WarpEngine(Engine):
@@ -62,10 +63,10 @@ class WarpEngine(Engine):
         self._preparing = ThreadPoolExecutor(usable_cpus(), "offrank-prepare")
         self._prepare = Preparation(task)
         self._prepared: dict[int, Future[Prepared]] = {}  # by ticket
-        self._training: deque[Span] = deque()  # what waits
+        self._training: deque[Span] = deque()  # queued episodes
         self._evaluation: deque[Span] = deque()
         self._rows: dict[int, tuple[int, int, bool]] = {}  # row on the device: (ticket, episode, whether training)
-        self._in_training = 0  # rows
+        self._in_training = 0  # number of rows with training episodes
         self._demand = Demand(task.horizon // POLL)
 
     def close(self) -> None:
@@ -92,7 +93,7 @@ class WarpEngine(Engine):
 
     def completed(self, timeout: float | None = None) -> list[tuple[int, Rollouts | EpisodeError]]:
         if self._open and not self._worlds.busy:
-            self._turn()
+            self._advance()
         if not self._done and self._open:
             self._work(timeout)
         done, self._done = self._done[:HANDED_OVER], self._done[HANDED_OVER:]
@@ -101,17 +102,17 @@ class WarpEngine(Engine):
     def _work(self, timeout: float | None) -> None:
         end = None if timeout is None else time.perf_counter() + timeout
         while not self._done and self._open:
-            self._turn()
+            self._advance()
             if end is not None and time.perf_counter() > end:
                 return
 
-    def _turn(self) -> None:
-        """Take in what has finished, put in what waits, and set the device to work again."""
-        for row, outcome, length in self._worlds.harvest():
+    def _advance(self) -> None:
+        """Collect finished episodes, upload queued ones, and launch the next control steps."""
+        for row, outcome, length in self._worlds.collect_finished():
             ticket, index, training = self._rows.pop(row)
             self._in_training -= training
             if ticket not in self._open:
-                continue  # of a request that failed or was dropped meanwhile
+                continue  # the request failed or was dropped
             if isinstance(outcome, str):
                 seed = int(self._open[ticket][0].seeds[index])
                 self._fail(ticket, EpisodeError(outcome, seed, length - 1))
@@ -122,7 +123,7 @@ class WarpEngine(Engine):
             self._worlds.advance(POLL)
 
     def _upload(self) -> None:
-        """Put waiting episodes into free rows: training first; evaluation as far as training leaves worlds free."""
+        """Put queued episodes into free rows: training first, then evaluation in worlds that training leaves free."""
         in_evaluation = len(self._rows) - self._in_training
         wanted = self._in_training + sum(end - first for _, first, end in self._training)
         free = self._worlds.free
@@ -138,7 +139,7 @@ class WarpEngine(Engine):
             self._in_training += trains
 
     def _ready(self, queue: deque[Span], room: int) -> list[Span]:
-        """Take up to `room` episodes that are prepared from the front of a queue; wait for them if nothing runs."""
+        """Take up to `room` prepared episodes from the front of a queue. Waits for the preparation if nothing runs."""
         ready: list[Span] = []
         while queue and room > 0:
             ticket, first, end = queue[0]
@@ -154,12 +155,12 @@ class WarpEngine(Engine):
         return ready
 
     def _load(self, spans: list[Span]) -> list[int]:
-        """Put episodes on the device; returns their rows."""
+        """Copy episodes to the device. Returns their rows."""
         requests = [self._open[ticket][0] for ticket, _, _ in spans]
         sizes = [end - first for _, first, end in spans]
         parts = [{k: v[first:end] for k, v in self._prepared[t].result().items()} for t, first, end in spans]
         for (ticket, _, end), request in zip(spans, requests, strict=True):
-            if end == len(request):  # episodes go up in order
+            if end == len(request):  # episodes are uploaded in order
                 del self._prepared[ticket]
         return self._worlds.load(
             episodes={name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "theta"},
@@ -172,7 +173,7 @@ class WarpEngine(Engine):
 
 
 class Demand:
-    """How many worlds training wanted lately: the largest number in the last one to two windows."""
+    """The recent demand of training for worlds: its maximum over the last one to two windows of calls."""
 
     def __init__(self, window: int):
         self._window, self._looks, self._now, self._before = max(window, 1), 0, 0, 0
@@ -186,8 +187,8 @@ class Demand:
 
 
 class Preparation:
-    """What an episode needs on the device, made by the CPU's threads meanwhile: parameters, start state and first
-    observation, so that a reset there needs no forward pass."""
+    """Computes what an episode needs on the device, in CPU threads: parameters, start state and first observation, so
+    that a reset on the device needs no forward pass."""
 
     def __init__(self, task: Task):
         self.task = task
@@ -195,8 +196,8 @@ class Preparation:
         self._local = threading.local()
 
     def __call__(self, request: Request) -> Prepared:
-        """theta (E, d), start_qpos (E, nq), start_qvel (E, nv), start_observation (E, n), start_position (E, 1)
-        of a request's episodes, in float32."""
+        """theta (E, d), start_qpos (E, nq), start_qvel (E, nv), start_observation (E, n) and start_position (E, 1) of
+        the episodes of a request, in float32."""
         theta = np.empty((len(request), request.policy.size), dtype=np.float32)
         for i in range(len(request)):
             theta[i] = request.theta(i)
@@ -211,7 +212,7 @@ class Preparation:
         return {"theta": theta} | {name: values.astype(np.float32) for name, values in starts.items()}
 
     def _forward(self, qpos: FloatArray, qvel: FloatArray) -> dict[str, FloatArray]:
-        """The derived fields that the task looks at."""
+        """The derived fields that the task reads, at E states."""
         if not self._derived:
             return {}
         model = self.task.model
@@ -227,10 +228,15 @@ class Preparation:
 
 
 def choose_device(device: str | None) -> Any:
-    """The Warp device to use, or one clear line."""
+    """The Warp device with a name; None for the first GPU.
+
+    Raises:
+        UsageError: Warp is not installed.
+        EngineError: there is no such device.
+    """
     wp = require("warp", "gpu")
     require("mujoco_warp", "gpu")
-    wp.config.log_level = wp.LOG_ERROR  # one clear line of ours instead
+    wp.config.log_level = wp.LOG_ERROR  # problems are reported by our own errors
     wp.init()
     if device is None:
         if not wp.is_cuda_available():

@@ -1,7 +1,7 @@
-"""From accelerations to the next state, one launch each: a substep of Euler's rule, and a stage of Runge and Kutta's.
+"""Integrators, one kernel launch each: a substep of semi-implicit Euler, and a stage of Runge-Kutta of order four.
 
-The rules are MuJoCo's: Euler's takes positions along the new velocities; Runge and Kutta's of order four takes the
-velocities of free and ball joints in the coordinates of the rotation since the substep began.
+The rules are MuJoCo's. Euler advances positions with the new velocities. Runge-Kutta expresses the velocities of free
+and ball joints in the coordinates of the rotation since the beginning of the substep.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ ROWS, PAIRS = wp.constant(int(OverflowType.NEFC)), wp.constant(int(OverflowType.
 CONTACTS = wp.constant(int(OverflowType.NARROWPHASE))
 wp.set_module_options({"enable_backward": False})
 
-# of each stage: its weight in the step, and how far along it the next one is
+# weight of each stage in the step, and the fraction of the step at which the next stage is
 WEIGHTS = (1.0 / 6.0, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 6.0)
 AHEAD = (0.5, 0.5, 1.0)
 
 
 @wp.func
-def axes(kind: int) -> int:
-    """Of motion that a joint has."""
+def dofs(kind: int) -> int:
+    """Number of degrees of freedom of a joint."""
     if kind == FREE:
         return 6
     if kind == BALL:
@@ -31,7 +31,7 @@ def axes(kind: int) -> int:
 
 
 @wp.func
-def take_position(
+def integrate_position(
     kind: int,
     at: int,
     dof: int,
@@ -41,7 +41,7 @@ def take_position(
     # out
     position: wp.array[float],
 ):
-    """A joint's position after a time at a velocity."""
+    """Position of a joint after moving from `since` with a velocity for a time."""
     a = at
     v = dof
     if kind == FREE:
@@ -62,7 +62,7 @@ def take_position(
 
 
 @wp.func
-def note_overflow(
+def record_overflow(
     w: int,
     rows: wp.array[int],
     most_rows: int,
@@ -72,7 +72,7 @@ def note_overflow(
     # in and out
     overflow: wp.array[int],
 ):
-    """Note which buffers of the constraints were too small for a world."""
+    """Record which constraint buffers were too small for a world."""
     if rows[w] > most_rows:
         overflow[w] = overflow[w] | ROWS
     if pairs[0] > most_contacts:
@@ -101,15 +101,15 @@ def euler(
     # out
     warmstart: wp.array2d[float],
 ):
-    """Thread (world, joint)."""
+    """Thread (world, joint): a substep of semi-implicit Euler."""
     w, j = wp.tid()
     if j == 0:
-        note_overflow(w, rows, most_rows, pairs, contacts, most_contacts, overflow)
+        record_overflow(w, rows, most_rows, pairs, contacts, most_contacts, overflow)
     kind, dof, h = joint_kind[j], joint_dof[j], timestep[0]
-    for i in range(dof, dof + axes(kind)):
+    for i in range(dof, dof + dofs(kind)):
         qvel[w, i] = qvel[w, i] + h * advancing[w, i]
         warmstart[w, i] = qacc[w, i]
-    take_position(kind, joint_qpos[j], dof, h, qpos[w], qvel[w], qpos[w])
+    integrate_position(kind, joint_qpos[j], dof, h, qpos[w], qvel[w], qpos[w])
 
 
 @wp.kernel
@@ -140,10 +140,11 @@ def stage(
     # out
     warmstart: wp.array2d[float],
 ):
-    """Thread (world, joint): add a stage to the step, and go on to where the next is, or to the end of the substep."""
+    """Thread (world, joint): add a stage to the step, and move to the state of the next stage, or to the end of the
+    substep."""
     w, j = wp.tid()
     if j == 0:
-        note_overflow(w, rows, most_rows, pairs, contacts, most_contacts, overflow)
+        record_overflow(w, rows, most_rows, pairs, contacts, most_contacts, overflow)
     kind, at, dof, h = joint_kind[j], joint_qpos[j], joint_dof[j], timestep[0]
     last = ahead == 0.0
     turning = kind == FREE or kind == BALL
@@ -161,7 +162,7 @@ def stage(
     elif turning:
         before = wp.vec3(stage_qvel[w, turn], stage_qvel[w, turn + 1], stage_qvel[w, turn + 2])
         rate = deriv_expmap(h * behind * before, wp.vec3(qvel[w, turn], qvel[w, turn + 1], qvel[w, turn + 2]))
-    for i in range(dof, dof + axes(kind)):
+    for i in range(dof, dof + dofs(kind)):
         v = qvel[w, i]
         if which == 0:
             first_qvel[w, i] = v
@@ -178,6 +179,6 @@ def stage(
         else:
             qvel[w, i] = first_qvel[w, i] + h * ahead * qacc[w, i]
     if last:
-        take_position(kind, at, dof, h, first_qpos[w], mean_qvel[w], qpos[w])
+        integrate_position(kind, at, dof, h, first_qpos[w], mean_qvel[w], qpos[w])
     else:
-        take_position(kind, at, dof, h * ahead, first_qpos[w], stage_qvel[w], qpos[w])
+        integrate_position(kind, at, dof, h * ahead, first_qpos[w], stage_qvel[w], qpos[w])

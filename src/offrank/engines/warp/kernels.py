@@ -1,19 +1,19 @@
-"""The kernels around a control step of the GPU engine.
+"""The kernels around the physics of a control step of the GPU engine.
 
-`run_layer` before the physics, once per layer of the policies; `observe`, `reward_and_reset` and `record_observation`
-after it. A world's episode is a row of the table of episodes, -1 for
-none. Episodes wait in a queue of rows, and the finished ones go to a ring, from which the host reads them.
+`run_layer` runs before the physics, once per layer of the policies; `observe`, `reward_and_reset` and
+`record_observation` run after it. The episode of a world is a row of the table of episodes, or -1. Queued episodes are
+in a queue of rows; finished ones are written to a ring buffer, which the host reads.
 """
 
 from __future__ import annotations
 
 import warp as wp
 
-HUGE = wp.constant(1.0e10)  # MuJoCo's own limit for a coordinate that has diverged
-FIELDS = 5  # of the simulation, at most, that an observation is made of
+HUGE = wp.constant(1.0e10)  # MuJoCo's limit, beyond which a coordinate has diverged
+FIELDS = 5  # maximum number of simulation fields in an observation
 
 
-# columns of the table of layers: where a layer's numbers begin in theta (-1: it has none), and what it is
+# columns of the table of layers: offsets of a layer's parameters in theta (-1: it has none), sizes and flags
 WEIGHTS, SKIP, BIAS, INPUTS, OUTPUTS, TANH, LAST = (wp.constant(column) for column in range(7))
 COLUMNS = 7
 
@@ -31,7 +31,7 @@ def run_layer(
     after: wp.array2d(dtype=float),
     ctrl: wp.array2d(dtype=float),
 ):
-    """Thread (w, i): output i of layer k of the policy in world w. The last layer's go to ctrl."""
+    """Thread (w, i): output i of layer k of the policy in world w. Outputs of the last layer are written to ctrl."""
     w, i = wp.tid()
     r = row[w]
     if r < 0:
@@ -78,7 +78,7 @@ def observe(
     observation: wp.array2d(dtype=float),
     diverged: wp.array(dtype=int),
 ):
-    """Entry j of an observation is column[j] of field which[j], held within +-clip[j]."""
+    """Thread (w, j): entry j of an observation is column[j] of field which[j], clipped to +-clip[j]."""
     w, j = wp.tid()
     x = float(0.0)
     f = which[j]
@@ -146,9 +146,10 @@ def reward_and_reset(
     out_length: wp.array(dtype=int),
     out_total: wp.array(dtype=wp.float64),
 ):
-    """Reward and bounds. A world whose episode ends, or that has none, takes the next that waits, or stands still.
+    """Thread (w): reward and bounds. If the episode of the world ended, or it has none, start the next queued episode;
+    if there is none, reset the simulation.
 
-    ended[w] is 0, or 1 + the place of the episode that ended in the ring; fresh[w] says that a new one began.
+    ended[w] is 0, or 1 + the position of the ended episode in the ring buffer; fresh[w] is 1 if a new one started.
     """
     w = wp.tid()
     ended[w] = 0
@@ -247,8 +248,8 @@ def record_observation(
     kept: wp.array3d(dtype=float),
     z: wp.array2d(dtype=float),
 ):
-    """Hand over the moments and the last observation of an episode that ended. Then normalise what the next action is
-    to be taken on, add it to its episode's moments (Welford), and keep it where asked."""
+    """Thread (w, j): write the moments and the last observation of an episode that ended. Then normalise the current
+    observation for the next action, add it to the moments of its episode (Welford), and store it if requested."""
     w, j = wp.tid()
     if ended[w] > 0:
         place = ended[w] - 1

@@ -1,11 +1,11 @@
-"""mujoco_warp and the models it can run, with one correction and one completion.
+"""mujoco_warp with two patches, and the task models in a form it can run.
 
-The correction is of the tangents of a contact between a plane and a capsule. MuJoCo aligns them with the capsule's
-axis however steep it stands; mujoco_warp 4.0 falls back to fixed axes where the axis is within 30 degrees of the
-normal. With pyramidal friction cones the choice matters: on Ant, accelerations in contact differed by tens of per
-cent. Kernels are built when they are first launched, so replacing the function before that is enough.
+The first patch is to the tangents of a contact between a plane and a capsule. MuJoCo always aligns them with the
+capsule's axis; mujoco_warp 4.0 uses fixed axes if the axis is within 30 degrees of the normal. With pyramidal friction
+cones this matters: on Ant, accelerations in contact differed by tens of per cent. Kernels are built when they are first
+launched, so replacing the function before that is enough.
 
-The completion is of its deterministic mode, which does not order the rows of the constraints (`warp_rows.py`).
+The second patch is to the deterministic mode, which does not order the rows of the constraints (`rows.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from offrank.tasks.locomotion import Task
 
 @lru_cache(maxsize=1)
 def aligned_mjwarp() -> Any:
-    """The mujoco_warp module, corrected and completed."""
+    """The mujoco_warp module, with the patches applied."""
     mjw = require("mujoco_warp", "gpu")
     from mujoco_warp._src import collision_primitive, constraint
 
@@ -35,7 +35,7 @@ def aligned_mjwarp() -> Any:
 
 
 def device_model(task: Task) -> mujoco.MjModel:
-    """The task's model as the GPU can run it: Newton where it asks for PGS, and no constraints that it has none of."""
+    """The task's model as the GPU can run it: Newton instead of PGS, and friction loss disabled if no joint has any."""
     model = copy.copy(task.model)
     if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
         model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON

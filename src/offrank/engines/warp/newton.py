@@ -1,14 +1,14 @@
-"""Accelerations under contacts and limits: one kernel a substep, a warp of threads a world.
+"""Accelerations under contacts and limits: one kernel per substep, with a warp of threads per world.
 
 The accelerations x of a substep minimise
 
     1/2 x' M x - q' x + 1/2 sum_i D_i min(0, J_i x - aref_i)^2
 
-over forces q and rows i of constraints that only push: limits, and contacts without friction or with pyramidal cones,
-which is all that the six tasks have. It is convex and piecewise quadratic, and Newton's method with an exact line
-search finds its minimum in a few steps. mujoco_warp solves the same problem with about ten kernels an iteration, and
-goes on until the hardest of all worlds is done; here each world stops by itself, and nothing but the result leaves the
-multiprocessor. Without a GPU the same source runs with one thread a world.
+with forces q and unilateral constraints i: limits, and contacts without friction or with pyramidal cones, which are the
+only constraints of the six tasks. The problem is convex and piecewise quadratic, and Newton's method with an exact line
+search finds its minimum in a few steps. mujoco_warp solves it with about ten kernels per iteration, and iterates until
+the slowest world has converged. Here each world stops by itself, and intermediate results stay in shared memory.
+Without a GPU the same source runs with one thread per world.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mujoco_warp import ConeType, DisableBit, IntegratorType, SolverType
 
 from offrank.core.errors import EngineError
 
-LANES = 32  # threads a world on a GPU
+LANES = 32  # threads per world on a GPU
 
 _SOURCE = """
     const int NV = @NV@, ROWS = @ROWS@, WIDTH = @WIDTH@, PITCH = NV | 1;
@@ -54,7 +54,7 @@ _SOURCE = """
     SHARED float x[NV], q[NV], Mx[NV], pull[NV], gradient[NV], p[NV];
     SHARED float residual[ROWS], along[ROWS], weight[ROWS];
 
-    // p = (M + J' W J)^-1 in, by Cholesky's factors; `in` is carried along as one more row of the matrix
+    // p = (M + J' W J)^-1 in, by Cholesky factorisation; `in` is one more row of the matrix
 #if defined(__CUDA_ARCH__)
     auto solve = [&](const float* in) {
         float row[NV], over = 0.0f;  // thread i has row i of the lower triangle, thread NV has `in`
@@ -142,7 +142,7 @@ _SOURCE = """
     int iteration = 0;
     bool whole = false, last = false;
     while (true) {
-        bool changed = false;  // which rows push
+        bool changed = false;  // whether the set of active constraints changed
         EACH(i, rows) {
             float r = -aref[i];
             for (int c = 0; c < NV; ++c) r += J[i * WIDTH + c] * x[c];
@@ -162,14 +162,14 @@ _SOURCE = """
             gradient[i] = v - q[i] - f;
         }
         SYNC;
-        if (iteration == most || last || (whole && !changed)) break;  // whole: the minimum, if the same rows push
+        if (iteration == most || last || (whole && !changed)) break;  // a full step with the same active constraints
         float square = 0.0f;
         EACH(i, NV) square += gradient[i] * gradient[i];
         if (scale * sqrtf(sum(square)) < tolerance) break;
         ++iteration;
 
         solve(gradient);
-        // against p: the derivative, and both derivatives of the part without constraints
+        // along -p: the derivative of the cost, and both derivatives of its part without constraints
         float slope = 0.0f, flat = 0.0f, bend = 0.0f;
         EACH(i, NV) {
             float v = 0.0f;
@@ -179,7 +179,7 @@ _SOURCE = """
             bend += v * p[i];
         }
         slope = sum(slope);
-        last = !(-0.5f * scale * slope >= tolerance);  // little is left to gain, or it is not a number
+        last = !(-0.5f * scale * slope >= tolerance);  // the expected improvement is small, or NaN
         flat = sum(flat);
         bend = sum(bend);
         EACH(i, rows) {
@@ -188,7 +188,7 @@ _SOURCE = """
             along[i] = v;
         }
         SYNC;
-        float step = 1.0f, low = 0.0f, high = -1.0f;  // where the derivative is 0 lies between; high < 0: nothing above
+        float step = 1.0f, low = 0.0f, high = -1.0f;  // bracket of the zero of the derivative; high < 0: no upper bound
         for (int t = 0; t < searches && !last; ++t) {
             float d1 = 0.0f, d2 = 0.0f;
             EACH(i, rows) {
@@ -213,7 +213,7 @@ _SOURCE = """
         force.data[first + i] = pull[i];
     }
     EACH(i, 1) iterations.data[world] = iteration;
-    if (damped) {  // at the end of the substep: (M + h C) accelerations = M x
+    if (damped) {  // implicit damping: (M + h C) accelerations = M x
         EACH(i, rows) weight[i] = 0.0f;
         EACH(i, NV) M[i * PITCH + i] += timestep * damping.data[i];
         SYNC;
@@ -314,12 +314,15 @@ def _kernel(nv: int, rows: int, width: int) -> Any:
 
 
 class Newton:
-    """Sets `d.qacc` and `d.qfrc_constraint`, and `advancing`, the accelerations to advance with, which under Euler's
-    rule take damping at the end of the substep.
+    """Computes `d.qacc` and `d.qfrc_constraint`, and `advancing`, the accelerations for the integrator, which include
+    implicit damping with Euler's.
 
     Args:
         m: model of mujoco_warp.
         d: its data.
+
+    Raises:
+        EngineError: the model has constraints or damping that are not supported.
     """
 
     def __init__(self, m: Any, d: Any):
@@ -336,7 +339,7 @@ class Newton:
         self.worlds = d.nworld
         self.kernel = _kernel(m.nv, d.njmax, d.efc.J.shape[2])
         options = [m.opt.iterations, m.opt.ls_iterations, m.opt.tolerance, m.opt.timestep, int(damped), m.dof_damping]
-        row_of = np.repeat(np.arange(m.nv), m.M_rownnz.numpy())  # of each entry, which are row by row
+        row_of = np.repeat(np.arange(m.nv), m.M_rownnz.numpy())  # row of each entry
         inertia = [wp.array(row_of, dtype=int), m.M_colind, d.M]
         forces = [d.qfrc_passive, d.qfrc_bias, d.qfrc_actuator]
         rows = [d.nefc, d.efc.J, d.efc.D, d.efc.aref]

@@ -1,4 +1,4 @@
-"""Policies on the device: the parameters of every episode, and the tables of layers that say what they mean."""
+"""Policies on the device: the parameters of every episode, and the tables of layers of their kinds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offrank.engines.warp.kernels import COLUMNS, run_layer, scatter, scatter_in
 
 
 class Policies:
-    """The policies of R episodes, run in W worlds. Arrays grow with the kinds of policies that come."""
+    """The policies of R episodes, run in W worlds. Arrays grow when a new kind of policy is loaded."""
 
     def __init__(self, rows: int, worlds: int):
         self._rows, self._worlds = rows, worlds
@@ -24,7 +24,7 @@ class Policies:
         self._hidden: list[Any] = []
 
     def load(self, rows: Any, policies: list[Policy], thetas: list[NDArray[np.float32]]) -> bool:
-        """Put policies into rows of the table, given as Warp's integers; returns whether arrays have moved."""
+        """Write policies into rows of the table, given as a Warp array. Returns whether arrays were reallocated."""
         new = [policy for policy in dict.fromkeys(policies) if policy not in self._kinds]
         for policy in new:
             self._kinds[policy] = len(self._kinds)
@@ -39,7 +39,7 @@ class Policies:
         return bool(new)
 
     def act(self, row: Any, z: Any, ctrl: Any) -> None:
-        """The action in every world: one launch per layer."""
+        """Compute the action in every world, in one launch per layer."""
         tables = [row, self._kind, self._layers, self._theta, z]
         for k, width in enumerate(self._widths):
             before, after = self._hidden[(k + 1) % 2], self._hidden[k % 2]
@@ -47,13 +47,13 @@ class Policies:
 
     @property
     def _widths(self) -> list[int]:
-        """Outputs of the widest first layer, second layer, ..."""
+        """The largest number of outputs of any first layer, second layer, ..."""
         depth = max(len(policy.table) for policy in self._kinds)
         tables = [policy.table for policy in self._kinds]
         return [max(table[k].outputs for table in tables if k < len(table)) for k in range(depth)]
 
     def _grow(self) -> None:
-        """Arrays for all the kinds there are now; parameters that are there stay."""
+        """Reallocate arrays for all kinds. Existing parameters are kept."""
         size = max(policy.size for policy in self._kinds)
         have = self._theta.shape[1]
         if size > have:
@@ -68,7 +68,7 @@ class Policies:
 
 
 def table(policy: Policy) -> NDArray[np.int32]:
-    """A row per layer, as the kernel reads it: where its numbers begin in theta, and what it is."""
+    """The table of layers as the kernel reads it, (layers, COLUMNS): offsets in theta, sizes and flags."""
     rows, first = [], 0
     for number, shape in enumerate(policy.table):
         skip = first + shape.outputs * shape.inputs
@@ -81,5 +81,5 @@ def table(policy: Policy) -> NDArray[np.int32]:
 
 
 def as_ints(values: Any) -> Any:
-    """Integers on the device."""
+    """Copy integers to the device."""
     return wp.array(np.asarray(values, dtype=np.int32), dtype=int)

@@ -1,8 +1,8 @@
-"""The rows of a world's constraints in an order of their own, for --deterministic.
+"""A fixed order of the constraint rows of a world, for --deterministic.
 
-Contacts and limits claim rows as their threads come by, so rows are in another order in every run, and sums over them
-differ in the last digits. mujoco_warp 4.0 has a place for ordering them and nothing there; this goes there. Rows are
-ordered by kind, then by what they are of: a joint, or a pair of geoms, a contact of the pair, an edge of its cone.
+Threads of contacts and limits allocate rows concurrently, so their order differs from run to run, and sums over them
+differ in the last digits. mujoco_warp 4.0 has an empty function for sorting them; `sort_rows` replaces it. Rows are
+sorted by kind, then by joint, or by pair of geoms, contact of the pair and edge of the friction cone.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def order_rows(
     keys: wp.array2d[wp.int64],
     order: wp.array2d[int],
 ):
-    """Which row of a world comes where: `order[world, after] = before`. One thread a world, by insertion."""
+    """Thread (world): sort the rows of a world, by insertion. `order[world, after] = before`."""
     world = wp.tid()
     rows = wp.min(count[world], kind.shape[1])
     for row in range(rows):
@@ -63,7 +63,7 @@ def take_vectors(count: wp.array[int], order: wp.array2d[int], before: wp.array3
 
 
 @wp.kernel
-def readdress(
+def update_addresses(
     count: wp.array[int],
     kind: wp.array2d[int],
     of: wp.array2d[int],
@@ -71,7 +71,7 @@ def readdress(
     before: wp.array2d[int],
     after: wp.array2d[int],
 ):
-    """Tell contacts where their rows, whose kinds and contacts are in order by now, have gone."""
+    """Thread (world, row): update the row addresses of contacts. `kind` and `of` are already sorted."""
     world, row = wp.tid()
     if row < count[world] and kind[world, row] >= CONTACT:
         contact = of[world, row]
@@ -79,7 +79,7 @@ def readdress(
 
 
 def sort_rows(m: Any, d: Any) -> None:
-    """Stands in for mujoco_warp's `_sort_constraints`."""
+    """Replacement of mujoco_warp's `_sort_constraints`."""
     assert not m.is_sparse
     efc, shape = d.efc, (d.nworld, d.njmax)
     keys, order = wp.zeros(shape, dtype=wp.int64), wp.zeros(shape, dtype=int)
@@ -89,4 +89,4 @@ def sort_rows(m: Any, d: Any) -> None:
     for values in (efc.type, efc.id, efc.pos, efc.margin, efc.D, efc.vel, efc.aref, efc.frictionloss, efc.Jqvel):
         wp.launch(take, shape, [d.nefc, order, wp.clone(values)], outputs=[values])
     wp.launch(take_vectors, (*shape, m.nv), [d.nefc, order, wp.clone(efc.J)], outputs=[efc.J])
-    wp.launch(readdress, shape, [d.nefc, efc.type, efc.id, order, addresses], outputs=[d.contact.efc_address])
+    wp.launch(update_addresses, shape, [d.nefc, efc.type, efc.id, order, addresses], outputs=[d.contact.efc_address])

@@ -1,10 +1,9 @@
-"""A substep of the physics for the six tasks' models, in as few launches on its longest chain as possible.
+"""A substep of the physics for the models of the six tasks, with as short a chain of dependent kernels as possible.
 
-With few worlds a substep takes as long as its longest chain of kernels. mujoco_warp's own has about 75 in a row and ten
-more an iteration of its solver; here independent chains are laid beside each other (contacts, the inertia matrix,
-actuators with passive forces, and velocities), and forces, solver and integrator are two kernels (`warp_newton.py`,
-`warp_integrate.py`). Up to there the kernels and what each computes are mujoco_warp's. Inside a captured graph streams
-become branches.
+With few worlds the time of a substep is that of its longest chain of kernels. mujoco_warp's substep has about 75 in a
+row, and ten more per iteration of its solver. Here independent chains run in parallel (contacts, the inertia matrix,
+actuators with passive forces, and velocities), and forces, solver and integrator are two kernels (`newton.py`,
+`integrate.py`). All other kernels are mujoco_warp's. In a captured graph, streams become branches.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _streams: dict[tuple[str, int], Any] = {}  # by device and branch
 
 
 class Branch:
-    """Work launched inside the `with` block comes after all that was launched before it on either stream, and runs
-    beside what is launched next, until `join`. Without a GPU it runs at once."""
+    """A parallel stream. Work launched inside the `with` block runs after everything launched before it on either
+    stream, and concurrently with what is launched after it, until `join`. Without a GPU it runs immediately."""
 
     def __init__(self, which: int):
         device = wp.get_device()
@@ -47,7 +46,7 @@ class Branch:
             self._scope.__exit__(*error)
 
     def join(self) -> None:
-        """Let what is launched from here on come after this branch."""
+        """Make everything launched from here on wait for this branch."""
         if self._scope:
             self._main.wait_event(self._done)
 
@@ -56,7 +55,7 @@ class Substep:
     """Advances every world by a substep.
 
     Args:
-        m: model of mujoco_warp, without sensors, with Euler's integrator or Runge and Kutta's.
+        m: model of mujoco_warp, without sensors, with the Euler or Runge-Kutta integrator.
         d: its data.
     """
 

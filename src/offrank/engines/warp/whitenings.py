@@ -6,15 +6,15 @@ from offrank.core.normalizer import Whitening
 
 
 class Whitenings:
-    """Which place of the device's table a normaliser has, as long as an episode there needs it."""
+    """Allocates places in the device's table of normalisers. A place is used while an episode needs it."""
 
     def __init__(self, places: int):
         self._free = list(range(places))
-        self._known: dict[int, tuple[Whitening, int, int]] = {}  # by identity: the object, its place, its users
-        self._user: dict[int, int] = {}  # row of an episode: identity of its normaliser
+        self._known: dict[int, tuple[Whitening, int, int]] = {}  # by id: (normaliser, place, number of episodes)
+        self._user: dict[int, int] = {}  # row of an episode: id of its normaliser
 
     def place(self, rows: list[int], whitenings: list[Whitening]) -> tuple[list[int], list[tuple[int, Whitening]]]:
-        """The places of the episodes' normalisers, and those that are new to the table."""
+        """The place of each episode's normaliser, and the (place, normaliser) pairs that are new to the table."""
         places, fresh = [], []
         for row, whitening in zip(rows, whitenings, strict=True):
             key = id(whitening)

@@ -1,4 +1,4 @@
-"""The device side of the GPU engine: arrays, the graph of a control step, and how episodes get in and out."""
+"""The device side of the GPU engine: arrays, the graph of a control step, and transfer of episodes and results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ STATUS = ("horizon", "terminated", "the simulation diverged", "the contact buffe
 
 
 class Worlds:
-    """W simulations on a device, a table of episodes they take their work from, and a ring of finished ones.
+    """W simulations on a device, a table of their episodes, and a ring buffer of results.
 
     Args:
         task: one of the six.
-        count: of simulations.
-        rows: episodes held on the device, running, waiting or finished.
-        device: of Warp.
-        deterministic: mujoco_warp's deterministic mode.
+        count: number of simulations, W.
+        rows: size of the table: episodes that are queued, running or finished.
+        device: a Warp device.
+        deterministic: whether to use mujoco_warp's deterministic mode.
+
+    Raises:
+        EngineError: there is not enough memory on the device.
     """
 
     def __init__(self, task: Task, count: int, rows: int, device: Any, deterministic: bool):
@@ -38,17 +41,17 @@ class Worlds:
         try:
             with wp.ScopedDevice(device):
                 self._allocate(deterministic)
-        except (RuntimeError, MemoryError, ValueError) as error:  # ValueError: more than an array can hold
+        except (RuntimeError, MemoryError, ValueError) as error:  # ValueError: an array would be too large
             raise EngineError(
                 f"{device} has no room for {count} worlds of {task.name} ({error}): give --worlds a smaller number"
             ) from error
         self._free = list(range(rows))
         self._whitenings = Whitenings(rows)
         self._free_keep: list[int] = []
-        self._kept: dict[int, int] = {}  # row: where its transitions go
+        self._kept: dict[int, int] = {}  # row: slot of its transitions
         self._tail = self._seen = 0
         self._graph: Any = None
-        self._launched: Any = None  # an event after the last launch
+        self._launched: Any = None  # an event recorded after the last launch
 
     def _allocate(self, deterministic: bool) -> None:
         task, W, R = self.task, self.count, self.rows
@@ -89,14 +92,14 @@ class Worlds:
             "start_qvel": floats(R, model.nv),
             "start_observation": floats(R, n),
             "start_position": floats(R, 1),
-            # the ring of finished episodes
+            # the ring buffer of finished episodes
             **{name: ints(R) for name in ("out_row", "out_status", "out_length")},
             "out_total": doubles(R),
             "out_mean": doubles(R, n),
             "out_m2": doubles(R, n),
             "out_last": floats(R, n),
             **{name: wp.zeros(1, dtype=wp.int64) for name in ("head", "tail", "finished")},
-            # transitions of the episodes that keep them
+            # transitions of the episodes with keep=True
             "kept": floats(1, 1, n),
             "kept_rewards": floats(1, 1),
         }
@@ -121,7 +124,7 @@ class Worlds:
             which += [names.index(piece.field)] * width
             column += list(range(piece.skip, piece.skip + width))
             clip += [min(piece.clip, 3.0e38)] * width
-        self.seen = len(which)  # the rest of an observation stays 0
+        self.seen = len(which)  # the rest of an observation is always 0
         seen = [self.fields[name] for name in names]
         assert len(seen) <= FIELDS
         tables = [wp.array(which, dtype=int), wp.array(column, dtype=int), wp.array(clip, dtype=float)]
@@ -148,7 +151,7 @@ class Worlds:
 
     @property
     def free(self) -> int:
-        """Rows to put episodes in."""
+        """Number of free rows."""
         return len(self._free)
 
     def load(
@@ -160,14 +163,13 @@ class Worlds:
         horizons: NDArray[np.int64],
         keep: NDArray[np.bool_],
     ) -> list[int]:
-        """Put episodes into the table and the queue; returns their rows.
+        """Put m episodes into the table and the queue. Returns their rows.
 
         Args:
-            episodes: their entries of the table (start_qpos, ...), by name.
-            policies, thetas: kind and parameters of each.
-            whitenings: of each.
-            horizons: of each.
-            keep: whether the transitions of each are wanted.
+            episodes: their entries of the table (start_qpos, ...) by name, (m, ...) each.
+            policies, thetas, whitenings: kind, parameters and normaliser of each policy.
+            horizons: (m,).
+            keep: (m,), whether to store the transitions.
         """
         m = len(whitenings)
         rows = [self._free.pop() for _ in range(m)]
@@ -183,7 +185,7 @@ class Worlds:
                 self._scatter(at, np.stack([w.scale for _, w in fresh]), "scale")
             ids = as_ints(rows)
             if self.policies.load(ids, policies, thetas):
-                self._graph = None  # arrays have moved
+                self._graph = None  # arrays were reallocated
             for name, values in episodes.items():
                 self._scatter(ids, values, name)
             for name, values in (("whitening", places), ("horizon", horizons), ("keep", keep_rows)):
@@ -200,7 +202,7 @@ class Worlds:
         )
 
     def _reserve_keep(self, wanted: int, horizon: int) -> None:
-        """Room for the transitions of kept episodes; the graph is captured anew when the buffers move."""
+        """Allocate slots for the transitions of kept episodes. The graph is captured again if the buffers move."""
         if not wanted:
             return
         slots, steps = self.a["kept"].shape[:2]
@@ -224,18 +226,18 @@ class Worlds:
 
     @property
     def busy(self) -> bool:
-        """Whether the device is still at the steps it was last given."""
+        """Whether the device is still running the steps launched last."""
         return self._launched is not None and not self._launched.is_complete
 
     def advance(self, steps: int) -> None:
-        """Take control steps in every world. Returns before they are done."""
+        """Launch control steps in every world. Returns before they are finished."""
         with wp.ScopedDevice(self.device):
             if not self.device.is_cuda:
                 for _ in range(steps):
                     self._control_step()
                 return
             if self._graph is None:
-                self._control_step()  # builds the kernels, outside the capture
+                self._control_step()  # compiles the kernels, which cannot be captured
                 with wp.ScopedCapture() as capture:
                     self._control_step()
                 self._graph = capture.graph
@@ -247,13 +249,13 @@ class Worlds:
         self._act()
         for _ in range(self.task.frame_skip):
             self.substep()
-        self._look()
+        self._observe_and_reset()
 
     def _act(self) -> None:
         self.policies.act(self.a["row"], self.a["z"], self.data.ctrl)
 
-    def _look(self) -> None:
-        """What came of a control step, and what the next is taken on."""
+    def _observe_and_reset(self) -> None:
+        """Observations and rewards after a control step, results of ended episodes, and start of the next ones."""
         a, d, W, of = self.a, self.data, self.count, self._of
         wp.launch(observe, (W, self.seen), self.observation, outputs=of("observation", "diverged"))
         table = [*of("horizon", "keep", "start_qpos", "start_qvel"), a["start_position"].flatten()]
@@ -277,9 +279,9 @@ class Worlds:
 
     # --- episodes out
 
-    def harvest(self) -> list[tuple[int, Episode | str, int]]:
-        """Episodes finished since the last call, each as (row, what it came to or what went wrong, length). Waits for
-        the device. Their rows are free again."""
+    def collect_finished(self) -> list[tuple[int, Episode | str, int]]:
+        """The episodes finished since the last call, as (row, result or error text, length). Waits for the device.
+        Their rows are free afterwards."""
         finished = int(self.a["finished"].numpy()[0])
         if finished == self._seen:
             return []
@@ -297,7 +299,7 @@ class Worlds:
                 seen = self.a["kept"][slot, :T].numpy().astype(np.float64)
                 rewards = self.a["kept_rewards"][slot, :T].numpy().astype(np.float64)
                 trajectory = Trajectory(seen, rewards, bool(status[i] == 1), last[i].astype(np.float64))
-                outcome = Episode.of(trajectory, keep=True)  # reduced as every engine does
+                outcome = Episode.of(trajectory, keep=True)  # moments computed as in the other engines
             if status[i] > 1:
                 outcome = STATUS[status[i]]
             elif not np.isfinite(total[i]):
@@ -308,7 +310,7 @@ class Worlds:
         return found
 
     def _read(self, array: Any, places: NDArray[np.int64]) -> NDArray[Any]:
-        """Entries of a ring that are side by side, but for the wrap-around."""
+        """Consecutive entries of a ring buffer."""
         first, last = int(places[0]), int(places[-1])
         if last >= first:
             out: NDArray[Any] = array[first : last + 1].numpy()
@@ -316,7 +318,7 @@ class Worlds:
         return np.concatenate([array[first:].numpy(), array[: last + 1].numpy()])
 
     def clear(self) -> None:
-        """Forget every episode."""
+        """Drop all episodes."""
         self._free = list(range(self.rows))
         self._free_keep = list(range(self.a["kept"].shape[0])) if self.a["kept"].shape[1] > 1 else []
         self._kept.clear()

@@ -117,7 +117,7 @@ def wire(ray: Any, directions: list[int], episodes: int, requests: int = 20) -> 
     """Bytes of a request with Humanoid's policy, for several N: the object that is sent once per node, the loopback
     traffic of the messages to and from the workers, and the driver's time, per piece of work (one episode)."""
     engine = engine_of(partial(Sleeper, 0.0, HUMANOID), 2)
-    engine._longest = 0.0
+    engine._piece_seconds = 0.0
     rows = []
     for n in directions:
         request = some_episodes(HUMANOID, episodes, 1, n)

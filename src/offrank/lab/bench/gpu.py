@@ -96,7 +96,7 @@ def _around(worlds: Any) -> Callable[[], None]:
 
     def once() -> None:
         worlds._act()
-        worlds._look()
+        worlds._observe_and_reset()
 
     launch = once
     if worlds.device.is_cuda:

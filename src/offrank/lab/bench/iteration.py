@@ -53,9 +53,9 @@ class TimedSimulation(Simulation):
             self.watch.whole += time.perf_counter() - begin
         return episode
 
-    def play(self, *args: Any) -> tuple[int, int]:
+    def simulate(self, *args: Any) -> tuple[int, int]:
         begin = time.perf_counter()
-        found = super().play(*args)
+        found = super().simulate(*args)
         with self.watch.lock:
             self.watch.inside += time.perf_counter() - begin
         return found

@@ -26,7 +26,7 @@ from offrank.algorithms import horizon
 from offrank.algorithms.base import Episodes
 from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.rankers import Critic, Random
-from offrank.algorithms.rankers.base import Ranker, Ranking, taught
+from offrank.algorithms.rankers.base import Ranker, Ranking, learn_now
 from offrank.algorithms.rankers.critic import along
 from offrank.cli.options import count, natural
 from offrank.core.arrays import FloatArray, Memory
@@ -89,7 +89,7 @@ def with_critic(proposal: Proposal, pairs: Pairs, name: str, engine: Engine, arg
     others = around(args.task, name, engine, args.seed + OTHER_SEED, args.critic, LEARNED_FROM)
     memory = critic.start(others.policy, args.seed)
     learned_from = run_pairs(others, engine)
-    memory = taught(critic, memory, others, Ranking(learned_from.index), learned_from)
+    memory = learn_now(critic, memory, others, Ranking(learned_from.index), learned_from)
     predicted = along(proposal, critic.gradient(proposal, memory))
     return {
         "pairs": args.critic,

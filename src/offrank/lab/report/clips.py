@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from offrank.core.errors import OffrankError, require
 from offrank.core.files import read_json
-from offrank.display.video import frame_rate, open_stage, perform, write_video
+from offrank.display.video import frame_rate, open_rendered, play_episodes, write_video
 from offrank.runs.folder import BEST, RESULT
 from offrank.runs.saved import Saved
 
@@ -59,12 +59,12 @@ def record(folders: Sequence[Path]) -> list[Clip]:
 def _clip(task: str, folder: Path, best: float) -> Clip:
     try:
         saved = Saved.find(folder)
-        stage = open_stage(saved, "rgb_array", SIZE)
-        rate = frame_rate(stage)
-        performance = perform(stage, saved, seed=0, steps=round(SECONDS * rate))
+        runner = open_rendered(saved, "rgb_array", SIZE)
+        rate = frame_rate(runner)
+        playing = play_episodes(runner, saved, seed=0, steps=round(SECONDS * rate))
         with TemporaryDirectory() as scratch:
             path = Path(scratch) / "clip.mp4"
-            _, _, length = write_video(path, stage, saved, performance, every=ceil(rate / FRAMES_PER_SECOND))
+            _, _, length = write_video(path, runner, saved, playing, every=ceil(rate / FRAMES_PER_SECOND))
             content = path.read_bytes()
     except OffrankError as error:
         return Clip(task, folder.name, best, problem=str(error))

@@ -11,7 +11,7 @@ from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.space import Space
 from offrank.display.plots import Curve
-from offrank.runs.config import GONE, Recipe, RunConfig, configure, resolve
+from offrank.runs.config import REMOVED, Recipe, RunConfig, configure, resolve
 from offrank.runs.folder import CONFIG, METRICS, RESULT, folder_name
 from offrank.runs.opening import stored_config
 
@@ -62,7 +62,7 @@ class Variant:
         """
         usual = resolve(task, algo)
         own = ranker if ranker != usual.ranker.name else None
-        preset = GONE | resolve(task, algo, own).hyperparameters
+        preset = REMOVED | resolve(task, algo, own).hyperparameters
         given = sorted((settings or {}).items())
         differing = tuple((name, value) for name, value in given if preset.get(name) != value)
         return Variant(algo, own, differing, policy if policy != usual.policy else None)

@@ -1,4 +1,4 @@
-"""One Gymnasium environment, driven by policies: spaces, flattening, clipping, checks."""
+"""Runs policies in one Gymnasium environment: spaces, flattening, clipping, checks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from offrank.core.space import Space
 from offrank.tasks import NATIVE
 from offrank.tasks.environment import register
 
-DEFAULT_HORIZON = 1000  # of an environment that has no time limit of its own
+DEFAULT_HORIZON = 1000  # of an environment without a time limit
 
 EnvFactory = Callable[[], "gym.Env[Any, Any]"]
 
 
 def registered(env_id: str, env_args: dict[str, Any]) -> EnvFactory:
-    """A constructor of a registered environment. Holds its specification, so that it works in a process that never
-    ran the caller's `gym.register`.
+    """A function that makes a registered environment. It holds the environment's specification, so it also works in a
+    process where the environment is not registered.
 
     Raises:
         UsageError: there is no such environment.
@@ -54,8 +54,12 @@ def registered(env_id: str, env_args: dict[str, Any]) -> EnvFactory:
     return make
 
 
-class Stage:
-    """An environment and how to act in it."""
+class EnvRunner:
+    """An environment, with conversions of its observations and actions to those of a policy.
+
+    Raises:
+        UsageError: the observation or action space is not supported.
+    """
 
     def __init__(self, env: gym.Env[Any, Any], clip_actions: bool):
         self.env = env
@@ -86,18 +90,22 @@ class Stage:
         return np.asarray(flat, dtype=np.float64).ravel()
 
     def action(self, output: FloatArray) -> Any:
-        """A policy's output (p,) as the environment's action."""
+        """The environment's action for a policy's output (p,)."""
         if self.space.discrete:
             return int(np.argmax(output)) + self.space.first
         output = output.reshape(self._action_space.shape)
         if not self._clip:
-            return output  # raw, in float64: rounding it would change the episode
+            return output  # in float64: rounding it would change the episode
         return np.clip(output, *self._bounds).astype(self._action_space.dtype)
 
     def run(
         self, policy: Policy, theta: FloatArray, whitening: Whitening, seed: int, horizon: int, keep: bool
     ) -> Episode:
-        """One whole episode of a policy."""
+        """Run one episode of a policy.
+
+        Raises:
+            EpisodeError: an action, observation or reward is not finite, or the environment raised an error.
+        """
         observations, rewards, terminated = [], [], False
         step = -1
         try:
@@ -124,6 +132,6 @@ class Stage:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as one line: its type and the first line of its text."""
+    """An exception as one line: its type and the first line of its message."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
