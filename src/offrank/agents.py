@@ -18,7 +18,7 @@ from offrank.display.plots import plot_runs
 from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Engine, Gpu, make_engine, on_cluster, on_ray
 from offrank.policies.trained import TrainedPolicy
-from offrank.runs.config import RunConfig, as_stored, configure, resolve
+from offrank.runs.config import RunConfig, as_stored, clipping, configure, resolve
 from offrank.runs.evaluation import check_sizes, evaluate_policy
 from offrank.runs.folder import CHECKPOINT, CURVE
 from offrank.runs.opening import holds_run, make_folder, open_run, stored_config
@@ -69,6 +69,8 @@ class Agent:
     ):
         task = env if isinstance(env, str) else _name_of(env)
         recipe = resolve(task if isinstance(env, str) else None, self.algo, ranker, hyperparameters, policy)
+        if isinstance(env, str):
+            clip_actions = clipping(env, engine, [recipe], clip_actions)
         stored_args = as_stored(env_args or {})
         if cluster is None and on_cluster(engine):
             cluster = Cluster()

@@ -15,7 +15,7 @@ from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Gpu, make_engine
 from offrank.policies.trained import TrainedPolicy
-from offrank.runs.config import RunConfig, as_stored, configure, resolve, task_default
+from offrank.runs.config import RunConfig, as_stored, clipping, configure, resolve, task_default
 from offrank.runs.folder import folder_name
 from offrank.runs.opening import open_run, open_runs, stored_config
 from offrank.runs.run import Run
@@ -77,6 +77,7 @@ class Fleet:
             given = hyperparameters | variant
             kind = given.pop("policy", None)
             recipes.append((variant, resolve(task, algo, ranker, given, kind)))
+        clip_actions = clipping(task, engine, [recipe for _, recipe in recipes], clip_actions)
         self.engine = make_engine(
             task,
             engine,

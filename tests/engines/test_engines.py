@@ -467,3 +467,16 @@ def test_an_unclosed_engine_prints_nothing_when_the_interpreter_exits() -> None:
     code = "import optuna; from offrank.engines import make_engine; engine = make_engine('Hopper-v3', 'auto')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v3", "Humanoid-v3"])
+def test_clipped_actions_are_those_of_the_gymnasium_engine(name: str) -> None:
+    native, plain = (make_engine(name, engine, workers=0, clip_actions=True) for engine in ("mujoco", "gymnasium"))
+    raw = make_engine(name, "mujoco")
+    np.testing.assert_allclose(native.space.low, plain.space.low, rtol=1e-6)
+    request = pair_request(native.space, 3, scale=20.0, horizon=1, keep=True)  # far out of bounds
+    found, expected, unclipped = (engine.run(request) for engine in (native, plain, raw))
+    np.testing.assert_allclose(found.totals, expected.totals, rtol=1e-5, atol=1e-5)
+    assert (unclipped.totals < found.totals - 5).all()  # the control cost of raw actions
+    for engine in (native, plain, raw):
+        engine.close()

@@ -65,6 +65,7 @@ class CEMRLSettings(TD3Settings, CEMSettings):
     """Those of the distribution, and of the members that follow the critic."""
 
     name: ClassVar[str] = "cem-rl"
+    needs_bounds: ClassVar[bool] = True  # an actor that follows a critic leaves the range of what was tried
 
     gradient_members: int = 5  # that get gradient steps before they are run
     warmup_steps: int = 10_000  # of training before the first gradient step

@@ -18,7 +18,7 @@ from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
 from offrank.policies import POLICIES, canonical
-from offrank.runs.config import RunConfig, configure, convert, resolve, task_default
+from offrank.runs.config import Recipe, RunConfig, clipping, configure, convert, resolve, task_default
 from offrank.runs.folder import folder_name
 from offrank.runs.opening import holds_run, open_run, open_runs, stored_config
 from offrank.runs.run import Run
@@ -97,8 +97,9 @@ def train(args: argparse.Namespace) -> int:
     numbers = args.seeds if args.seeds is not None else [args.seed or 0]
     task = native_name(args.task) or args.task
     place = cluster.cluster_of(args)
+    recipes: list[Recipe] = []
     for algo in algos:  # checked before the environment is made, which may be slow
-        resolve(task, algo, args.ranker, dict(args.set), args.policy)
+        recipes.append(resolve(task, algo, args.ranker, dict(args.set), args.policy))
     if args.tensorboard:
         require("tensorboardX", "tensorboard")
     folders = _folders(args, task, algos, numbers, several)
@@ -119,7 +120,7 @@ def train(args: argparse.Namespace) -> int:
             del folders[key]
     if not folders:
         raise FleetError(damaged)
-    environment = _environment(args, task, [config for config in stored.values() if config is not None])
+    environment = _environment(args, task, recipes, [config for config in stored.values() if config is not None])
     device = gpu.gpu_of(args, environment["engine"])
     pool = {"threads": args.threads, "workers": args.workers, "gpu": device, "cluster": place}
     engine = make_engine(task, **pool, **environment)
@@ -185,7 +186,7 @@ def _stored(args: argparse.Namespace, task: str, algo: str, seed: int, folder: P
     return stored_config(folder, task, _limits(args), given)
 
 
-def _environment(args: argparse.Namespace, task: str, stored: list[RunConfig]) -> dict[str, Any]:
+def _environment(args: argparse.Namespace, task: str, recipes: list[Recipe], stored: list[RunConfig]) -> dict[str, Any]:
     """Engine and environment: those of the runs to continue, or as given."""
     found = [{"engine": c.engine, "env_args": c.env_args, "clip_actions": c.clip_actions} for c in stored]
     for other in found[1:]:
@@ -196,7 +197,7 @@ def _environment(args: argparse.Namespace, task: str, stored: list[RunConfig]) -
     return {
         "engine": resolve_engine(task, args.engine or "auto"),
         "env_args": {name: literal(value) for name, value in args.env_arg},
-        "clip_actions": args.clip_actions,
+        "clip_actions": clipping(task, args.engine or "auto", recipes, args.clip_actions),
     }
 
 

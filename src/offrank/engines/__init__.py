@@ -95,20 +95,21 @@ def make_engine(
         assert native is not None
         if env_args:
             raise UsageError(f"{native} takes no environment arguments (given: {', '.join(env_args)})")
-        if clip_actions:
-            raise UsageError(f"{native} takes raw actions on the {engine} engine: clip_actions needs engine gymnasium")
+        if clip_actions and engine == "numpy":
+            raise UsageError(f"{native} has no bounds to clip actions to")
+        clips = bool(clip_actions)
         if engine == "numpy":
             make = partial(NumpyEngine, LQR())
             return make() if cluster is None else on_ray(make, cluster, workers)
         if engine == "mujoco":
             if cluster is not None:
-                return on_ray(partial(_native, native, cluster.slots), cluster, workers, cluster.slots)
-            return _native(native, threads)
+                return on_ray(partial(_native, native, cluster.slots, clips), cluster, workers, cluster.slots)
+            return _native(native, threads, clips)
         if cluster is not None:
             raise UsageError("the workers of a cluster hold mujoco, gymnasium or numpy, not warp")
         from offrank.engines.warp.engine import WarpEngine
 
-        return WarpEngine(TASKS[native], gpu or Gpu())
+        return WarpEngine(TASKS[native], gpu or Gpu(), clips)
     from offrank.engines.gymnasium.engine import GymnasiumEngine
     from offrank.engines.gymnasium.env_runner import registered
 
@@ -128,8 +129,8 @@ def on_ray(make: Callable[[], Engine], cluster: Cluster, workers: int | None, sl
     return RayEngine(make, cluster, workers, slots)
 
 
-def _native(name: str, threads: int) -> Engine:
-    return MujocoEngine(TASKS[name], threads)
+def _native(name: str, threads: int, clip_actions: bool) -> Engine:
+    return MujocoEngine(TASKS[name], threads, clip_actions=clip_actions)
 
 
 def _imported(task: str, env_args: dict[str, Any], clip: bool) -> Engine:

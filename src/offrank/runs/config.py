@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, get_type_hints
@@ -62,6 +62,11 @@ class Recipe:
     @property
     def hyperparameters(self) -> dict[str, Any]:
         return {**asdict(self.settings), **asdict(self.ranker), **self.episodes}
+
+    @property
+    def clips_actions(self) -> bool | None:
+        """Whether actions are clipped to the environment's bounds; None: as is usual for the environment."""
+        return True if getattr(self.settings, "needs_bounds", False) else None
 
     def algorithm(self, space: Space, horizon: int) -> Algorithm:
         """The algorithm for an environment.
@@ -287,6 +292,23 @@ def configure(
     )
     recipe.algorithm(space, config.horizon)  # raises UsageError if it does not support the environment
     return config
+
+
+def clipping(task: str, engine: str, recipes: Iterable[Recipe], given: bool | None) -> bool | None:
+    """Whether the environment of runs of these recipes clips actions: as given, else as the algorithms need it.
+
+    Raises:
+        UsageError: they need different things.
+    """
+    if given is not None or resolve_engine(task, engine) == "numpy":
+        return given
+    wanted = {recipe.clips_actions: recipe.algo for recipe in recipes}
+    if len(wanted) > 1 and native_name(task):
+        raise UsageError(
+            f"{wanted[True]} clips actions and {wanted[None]} does not: train them in two commands, or say for both "
+            "(--clip-actions, --no-clip-actions; clip_actions=)"
+        )
+    return next(iter(wanted))
 
 
 def as_stored(env_args: dict[str, Any]) -> dict[str, Any]:

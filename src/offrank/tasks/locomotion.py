@@ -24,6 +24,7 @@ from numpy.random import Generator
 
 from offrank.core.arrays import BoolArray, FloatArray
 from offrank.core.noise import Purpose, philox
+from offrank.core.space import Space
 from offrank.tasks.models import load_model
 
 Fields = Mapping[str, FloatArray]  # MjData fields of E simulations: qpos (E, nq), qvel (E, nv), xpos (E, nbody, 3), ...
@@ -104,6 +105,17 @@ class Task:
         e = len(s["qpos"])
         parts = [np.clip(s[p.field].reshape(e, -1)[:, p.skip :], -p.clip, p.clip) for p in self.pieces]
         return np.concatenate([*parts, np.zeros((e, self.zeros))], axis=1)
+
+    @cached_property
+    def action_box(self) -> tuple[FloatArray, FloatArray]:
+        """Bounds (p,) of the controls, which MuJoCo enforces anyway; the control cost is of the action as given."""
+        low, high = (np.ascontiguousarray(bound) for bound in self.model.actuator_ctrlrange.T)
+        return low, high
+
+    def space(self, clip_actions: bool) -> Space:
+        """Of the task, with or without bounds of the actions."""
+        low, high = self.action_box if clip_actions else (None, None)
+        return Space(self.obs_dim, self.act_dim, self.horizon, low=low, high=high)
 
     @cached_property
     def position_weights(self) -> tuple[int, int, FloatArray]:

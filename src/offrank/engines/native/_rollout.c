@@ -27,6 +27,7 @@ typedef struct {
   const void *model;
   void *data;
   double *ctrl;                  /* (p) */
+  const double *low, *high;      /* (p) bounds that actions are clipped to, or null */
   const int *warnings;           /* counters that are non-zero if the simulation diverged */
   int64_t n_warnings, warning_stride;
   int64_t n, p, frame_skip;
@@ -175,6 +176,8 @@ int64_t offrank_episode(const World *w, const Actor *a, int64_t horizon, double 
       return t;
     }
     act(a, n_live, seen + t * n, ctrl);
+    if (w->low)
+      for (int64_t i = 0; i < p; i++) ctrl[i] = ctrl[i] < w->low[i] ? w->low[i] : ctrl[i] > w->high[i] ? w->high[i] : ctrl[i];
     double cost = 0.0;
     for (int64_t i = 0; i < p; i++) cost += ctrl[i] * ctrl[i];
     for (int64_t k = 0; k < w->frame_skip; k++) w->mj_step(w->model, w->data);

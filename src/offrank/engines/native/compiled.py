@@ -41,7 +41,7 @@ class ActorTable(ctypes.Structure):
 
 class World(ctypes.Structure):
     _fields_ = [
-        *[(name, Address) for name in ("mj_step", "model", "data", "ctrl", "warnings")],
+        *[(name, Address) for name in ("mj_step", "model", "data", "ctrl", "low", "high", "warnings")],
         *[(name, Int) for name in ("n_warnings", "warning_stride", "n", "p", "frame_skip")],
         ("pieces", Address),
         ("n_pieces", Int),

@@ -11,11 +11,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from offrank.core.arithmetic import usable_cpus
 from offrank.core.errors import EpisodeError
 from offrank.core.rollouts import Episode, Request
-from offrank.core.space import Space
 from offrank.engines.base import Engine
 from offrank.engines.native.compiled import Int
 from offrank.engines.native.simulation import Simulation
@@ -28,11 +28,17 @@ class MujocoEngine(Engine):
 
     name = "mujoco"
 
-    def __init__(self, task: Task, threads: int = 0, simulation: Callable[[Task], Simulation] | None = None):
+    def __init__(
+        self,
+        task: Task,
+        threads: int = 0,
+        simulation: Callable[[Task], Simulation] | None = None,
+        clip_actions: bool = False,
+    ):
         super().__init__()
         self.task = task
-        self._simulation = simulation or Simulation
-        self.space = Space(task.obs_dim, task.act_dim, task.horizon)
+        self._simulation = simulation or partial(Simulation, clip_actions=clip_actions)
+        self.space = task.space(clip_actions)
         self._threads = threads or usable_cpus()
         self._queues = _Queues()
         self._workers: list[threading.Thread] = []

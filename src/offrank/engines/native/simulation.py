@@ -22,8 +22,9 @@ _NEVER = Int(0)
 class Simulation:
     """One MuJoCo simulation of a task and the buffers of one episode."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: Task, clip_actions: bool = False):
         self.task = task
+        self._box = task.action_box if clip_actions else None
         self.data = mujoco.MjData(task.model)
         self._kept: list[Any] = []  # keeps the arrays alive that the world points to
         self._world = self._describe()
@@ -88,6 +89,8 @@ class Simulation:
             model=task.model._address,
             data=data._address,
             ctrl=data.ctrl.ctypes.data,
+            low=None if self._box is None else self._box[0].ctypes.data,
+            high=None if self._box is None else self._box[1].ctypes.data,
             warnings=counters.ctypes.data,
             n_warnings=len(counters),
             warning_stride=counters.strides[0] // counters.itemsize,

@@ -29,7 +29,6 @@ from offrank.core.arrays import FloatArray
 from offrank.core.errors import EngineError, EpisodeError, require
 from offrank.core.noise import Role
 from offrank.core.rollouts import Request, Rollouts
-from offrank.core.space import Space
 from offrank.engines.base import Engine
 from offrank.engines.warp.gpu import Gpu
 from offrank.tasks.locomotion import Task
@@ -51,15 +50,15 @@ class WarpEngine(Engine):
 
     name = "warp"
 
-    def __init__(self, task: Task, gpu: Gpu):
+    def __init__(self, task: Task, gpu: Gpu, clip_actions: bool = False):
         super().__init__()
         device = choose_device(gpu.device)
         from offrank.engines.warp.worlds import Worlds
 
         self.task = task
         self.device = device.alias if device.is_cuda else None
-        self.space = Space(task.obs_dim, task.act_dim, task.horizon)
-        self._worlds = Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic)
+        self.space = task.space(clip_actions)
+        self._worlds = Worlds(task, gpu.worlds, ROWS * gpu.worlds, device, gpu.deterministic, clip_actions)
         self._preparing = ThreadPoolExecutor(usable_cpus(), "offrank-prepare")
         self._prepare = Preparation(task)
         self._prepared: dict[int, Future[Prepared]] = {}  # by ticket

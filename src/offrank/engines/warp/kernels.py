@@ -27,6 +27,8 @@ def run_layer(
     theta: wp.array2d(dtype=float),
     z: wp.array2d(dtype=float),
     before: wp.array2d(dtype=float),
+    low: wp.array(dtype=float),
+    high: wp.array(dtype=float),
     # out
     after: wp.array2d(dtype=float),
     ctrl: wp.array2d(dtype=float),
@@ -59,7 +61,7 @@ def run_layer(
     if layers[q, k, TANH] == 1:
         total = wp.tanh(total)
     if layers[q, k, LAST] == 1:
-        ctrl[w, i] = total
+        ctrl[w, i] = wp.clamp(total, low[i], high[i])
     else:
         after[w, i] = total
 

@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 from offrank.core.policy import Policy
 from offrank.engines.warp.kernels import COLUMNS, run_layer, scatter, scatter_ints
 
+HUGE = 3.0e38  # no bound
+
 
 class Policies:
     """The policies of R episodes, run in W worlds. Arrays grow when a new kind of policy is loaded."""
 
-    def __init__(self, rows: int, worlds: int):
+    def __init__(self, rows: int, worlds: int, actions: int, box: tuple[Any, Any] | None = None):
         self._rows, self._worlds = rows, worlds
+        low, high = box or (np.full(actions, -HUGE), np.full(actions, HUGE))
+        self._box = [wp.array(bound.astype(np.float32), dtype=float) for bound in (low, high)]
         self._kinds: dict[Policy, int] = {}
         self._kind = wp.zeros(rows, dtype=int)
         self._theta = wp.zeros((rows, 1), dtype=float)
@@ -43,7 +47,7 @@ class Policies:
         tables = [row, self._kind, self._layers, self._theta, z]
         for k, width in enumerate(self._widths):
             before, after = self._hidden[(k + 1) % 2], self._hidden[k % 2]
-            wp.launch(run_layer, (self._worlds, width), [k, *tables, before], outputs=[after, ctrl])
+            wp.launch(run_layer, (self._worlds, width), [k, *tables, before, *self._box], outputs=[after, ctrl])
 
     @property
     def _widths(self) -> list[int]:

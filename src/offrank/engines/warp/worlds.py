@@ -36,11 +36,11 @@ class Worlds:
         EngineError: there is not enough memory on the device.
     """
 
-    def __init__(self, task: Task, count: int, rows: int, device: Any, deterministic: bool):
+    def __init__(self, task: Task, count: int, rows: int, device: Any, deterministic: bool, clip_actions: bool = False):
         self.task, self.count, self.rows, self.device = task, count, rows, device
         try:
             with wp.ScopedDevice(device):
-                self._allocate(deterministic)
+                self._allocate(deterministic, task.action_box if clip_actions else None)
         except (RuntimeError, MemoryError, ValueError) as error:  # ValueError: an array would be too large
             raise EngineError(
                 f"{device} has no room for {count} worlds of {task.name} ({error}): give --worlds a smaller number"
@@ -53,7 +53,7 @@ class Worlds:
         self._graph: Any = None
         self._launched: Any = None  # an event recorded after the last launch
 
-    def _allocate(self, deterministic: bool) -> None:
+    def _allocate(self, deterministic: bool, box: tuple[Any, Any] | None) -> None:
         task, W, R = self.task, self.count, self.rows
         n = task.obs_dim
         mjw = aligned_mjwarp()
@@ -103,7 +103,7 @@ class Worlds:
             "kept": floats(1, 1, n),
             "kept_rewards": floats(1, 1),
         }
-        self.policies = Policies(R, W)
+        self.policies = Policies(R, W, task.act_dim, box)
         self.qpos0 = wp.array(model.qpos0, dtype=float)
         self.fields = {name: self._flat(getattr(self.data, name)) for name in ("qpos", "qvel", *task.fields)}
         self._describe_observation()
