@@ -82,7 +82,8 @@ def offrank(tmp_path, monkeypatch, capsys):
 
 
 def environment(**extra: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(TESTS), **extra}
+    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **extra}
 
 
 def offrank_process(*words: object, cwd: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:

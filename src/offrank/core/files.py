@@ -91,7 +91,7 @@ def save_arrays(path: Path, kind: str, arrays: Memory, meta: Mapping[str, Any]) 
     """Write arrays and JSON-serialisable metadata to a file of the given kind."""
     text = json.dumps({"offrank": FORMAT, "kind": kind, **meta}, default=_plain).encode()
     named: dict[str, NDArray[Any]] = {**arrays, _META: np.frombuffer(text, dtype=np.uint8)}
-    named[_DIGEST] = np.frombuffer(_digest(named), dtype=np.uint8)
+    named[_DIGEST] = np.frombuffer(digest(named), dtype=np.uint8)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **named)
     write_atomically(path, buffer.getvalue())
@@ -115,8 +115,8 @@ def load_arrays(path: Path, *kinds: str) -> tuple[str, Memory, dict[str, Any]]:
         raise FileFormatError(f"{path} is truncated, damaged, or not an offrank file") from error
     if not {_META, _DIGEST} <= set(arrays):
         raise FileFormatError(f"{path} is not an offrank file")
-    digest = arrays.pop(_DIGEST).tobytes()
-    if digest != _digest(arrays):
+    stored = arrays.pop(_DIGEST).tobytes()
+    if stored != digest(arrays):
         raise FileFormatError(f"{path} is damaged or was altered: its checksum does not match")
     meta = json.loads(arrays.pop(_META).tobytes())
     if meta.get("offrank") not in (1, FORMAT):
@@ -126,7 +126,8 @@ def load_arrays(path: Path, *kinds: str) -> tuple[str, Memory, dict[str, Any]]:
     return meta["kind"], arrays, meta
 
 
-def _digest(arrays: Memory) -> bytes:
+def digest(arrays: Memory) -> bytes:
+    """SHA-256 of the names, types, shapes and contents of arrays."""
     hasher = hashlib.sha256()
     for name in sorted(arrays):
         value = np.ascontiguousarray(arrays[name])

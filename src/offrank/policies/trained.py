@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from offrank.core.arrays import FloatArray, IntArray, Memory
 from offrank.core.errors import FileFormatError, UsageError
-from offrank.core.files import save_arrays
+from offrank.core.files import digest, save_arrays
 from offrank.core.normalizer import Whitening
 from offrank.core.policy import Policy
 from offrank.core.space import Space
@@ -70,13 +69,7 @@ class TrainedPolicy:
     @property
     def sha256(self) -> str:
         """A hash of everything that determines the actions: equal hashes mean equal actions, to the last bit."""
-        arrays = self.arrays()
-        hasher = hashlib.sha256()
-        for name in sorted(arrays):
-            value = np.ascontiguousarray(arrays[name])
-            hasher.update(f"{name}|{value.dtype.str}|{value.shape}|".encode())
-            hasher.update(value.tobytes())
-        return hasher.hexdigest()
+        return digest(self.arrays()).hex()
 
     def arrays(self) -> Memory:
         """The policy as arrays by name, to be saved."""

@@ -132,6 +132,9 @@ class _Drive:
                 self.failures.append(RunFailed(run.name, error))
                 run.close()
                 continue
+            except BaseException:
+                run.close()
+                raise
             self._started.append(run)
             self._step(run, lambda: None)
             more = True
