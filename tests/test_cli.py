@@ -189,7 +189,7 @@ def flip(path: Path, position: int) -> None:
         (["train", "Swimmer-v3", "--seed", "0", "--seeds", "0-3"], ["--seed or --seeds, not both"]),
         (["train", "Swimmer-v3", "--seeds", "3-1"], ["--seeds", "'3-1'", "0-7"]),
         (["train", "Swimmer-v3", "--env-arg", "a=1"], ["Swimmer-v3", "no environment arguments", "a"]),
-        (["train", "Swimmer-v3", "--clip-actions"], ["Swimmer-v3", "clip_actions", "gymnasium"]),
+        (["train", "LQR", "--clip-actions"], ["LQR has no bounds to clip actions to"]),
         (["train", "toy_envs:Point-v0", "--env-arg", "traget=1"], ["cannot make", "'traget'"]),
         (["train", "toy_envs:WordAction-v0"], ["action space Text", "must be a Box or Discrete"]),
         (["train", "toy_envs:SequenceObservation-v0"], ["observation space Sequence", "must flatten to a Box"]),

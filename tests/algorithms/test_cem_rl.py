@@ -290,3 +290,17 @@ def test_rewards_are_taken_as_paid() -> None:
 
     assert resolve("Hopper-v3", "ars").episodes["reward_shift"] == 1
     assert resolve("Hopper-v3", "cem-rl").episodes["reward_shift"] == 0
+
+
+def test_actions_are_clipped_on_our_tasks_too_unless_said_otherwise(tmp_path: Path, capsys: Any) -> None:
+    clipped, raw = offrank.CEMRL("Swimmer-v3", horizon=20), offrank.CEMRL("Swimmer-v3", horizon=20, clip_actions=False)
+    assert clipped.engine.space.low is not None and raw.engine.space.low is None
+    assert np.abs(clipped.predict(1e6 * np.ones(8))[0]).max() <= 1.0
+    assert offrank.CEM("Swimmer-v3", horizon=20).engine.space.low is None
+    words = ["train", "Swimmer-v3", "--algo", "cem-rl,ars", "--iterations", "1", "--horizon", "20", "--quiet"]
+    words += ["--eval-every", "0", "--out", str(tmp_path)]
+    assert main(words) == 2
+    assert "cem-rl clips actions and ars does not: train them in two commands" in capsys.readouterr().err
+    assert main([*words, "--no-clip-actions"]) == 0
+    with pytest.raises(UsageError, match="clips actions"):
+        offrank.Fleet("Swimmer-v3", ["cem-rl", "ars"], seeds=[0])

@@ -84,7 +84,7 @@ def test_policies_of_every_kind_side_by_side_act_as_in_python(device: str) -> No
     thetas = [draws.normal(size=kind.size).astype(np.float32) / 2 for kind in kinds]
     z = draws.normal(size=(len(kinds) + 1, n)).astype(np.float32)
     with wp.ScopedDevice(device):
-        policies = Policies(rows=20, worlds=len(z))
+        policies = Policies(rows=20, worlds=len(z), actions=p)
         rows = [7, 3, 19, 0, 11, 5]
         assert policies.load(as_ints(rows[:2]), kinds[:2], thetas[:2])
         assert policies.load(as_ints(rows[2:]), kinds[2:], thetas[2:])  # larger: existing parameters must be kept
@@ -95,6 +95,22 @@ def test_policies_of_every_kind_side_by_side_act_as_in_python(device: str) -> No
     for w, (kind, theta) in enumerate(zip(kinds, thetas, strict=True)):
         np.testing.assert_allclose(found[w], kind.act(theta.astype(float), z[w].astype(float)), rtol=1e-4, atol=1e-5)
     assert np.array_equal(found[-1], np.zeros(p))
+
+
+def test_clipped_actions_stay_in_the_bounds(device: str) -> None:
+    kind = make_policy("skip:5", 4, 2)
+    theta = 5 * np.random.default_rng(0).normal(size=kind.size).astype(np.float32)
+    low, high = np.array([-0.5, -1.0]), np.array([0.25, 2.0])
+    z = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
+    with wp.ScopedDevice(device):
+        policies = Policies(rows=1, worlds=6, actions=2, box=(low, high))
+        policies.load(as_ints([0]), [kind], [theta])
+        ctrl = wp.zeros((6, 2), dtype=float)
+        policies.act(as_ints([0] * 6), wp.array(z, dtype=float), ctrl)
+        found = ctrl.numpy()
+    expected = np.clip(kind.act(theta.astype(float), z.astype(float)), low, high)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert (found == low.astype(np.float32)).any() and (found == high.astype(np.float32)).any()
 
 
 @pytest.mark.parametrize("policy", ["affine", "skip:4", "mlp:5,3"])
@@ -385,7 +401,7 @@ def test_without_a_gpu_it_says_what_to_do() -> None:
 def test_too_many_worlds_are_one_clear_line(device: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     from offrank.engines.warp.worlds import Worlds
 
-    def full(self: Worlds, deterministic: bool) -> None:
+    def full(self: Worlds, deterministic: bool, box: Any) -> None:
         raise error
 
     if device == "cpu":  # its memory would be filled before an error is raised

@@ -6,8 +6,8 @@ some members get gradient steps; all are run; the better half, weighted by log r
 additive variance decays.
 
 What differs from the published code: policies are any of ours (theirs has 400 and 300 tanh units and a tanh at its
-output: `mlp:400,300` without the last), critics have two equal layers of rectified units (theirs 400 and 300 leaky
-ones), and states are normalised if asked for (`normalise_states`).
+output: `mlp:400,300` without the last, clipped to the environment's bounds), critics have two equal layers of rectified
+units (theirs 400 and 300 leaky ones), and states are normalised (`normalise_states`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CEMSettings:
     extra_variance: float = 1e-3  # added to the elites' in the first generation
     least_variance: float = 1e-5  # what that decays to
     variance_decay: float = 0.95  # per generation
-    normalise_states: bool = False
+    normalise_states: bool = True  # ours: the published code does not
 
     def __post_init__(self) -> None:
         if self.population < 2:
