@@ -17,7 +17,7 @@ from offrank.algorithms.learning.td3 import TD3Lesson
 from offrank.algorithms.rankers import OnPolicy
 from offrank.asktell import AskTell
 from offrank.cli import main
-from offrank.core.arrays import FloatArray, part
+from offrank.core.arrays import FloatArray
 from offrank.core.errors import UsageError
 from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Request, Trajectory
@@ -136,9 +136,7 @@ def test_targets_are_the_smaller_of_the_slow_copies_and_end_with_the_episode() -
     made = lesson(np.zeros((1, 41)), discount=0.5, target_noise=0.0)
     boot = made.replay["boot"]
     boot[:40] = 0.0  # as if the task had ended there
-    q, slow, first, second = (
-        {name: value.copy() for name, value in part(made.critics, f"{which}.").items()} for which in td3.NETWORKS
-    )
+    q, slow, first, second = networks.unpack(made.critics)
     rng = np.random.default_rng(3)
     slow = {name: value + 0.1 * rng.normal(size=value.shape).astype(np.float32) for name, value in slow.items()}
     at = np.array([3, 100, 200, 301])

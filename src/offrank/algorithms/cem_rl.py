@@ -113,8 +113,8 @@ class CEM(Algorithm):
         # run
         rollouts = yield self.request(state, members)
         # update
-        memory, metrics = self.update(state, members, rollouts)
-        return self.after(state, rollouts, memory), metrics
+        moved, metrics = self.update(state, members, rollouts)
+        return self.after(state, rollouts, state.memory | moved), metrics
 
     def draw(self, state: State) -> FloatArray:
         """The members (population, d) of a generation: in antithetic halves, if their number is even."""
@@ -140,7 +140,7 @@ class CEM(Algorithm):
         )
 
     def update(self, state: State, members: FloatArray, rollouts: Rollouts) -> tuple[Memory, Metrics]:
-        """The memory after a generation, and what to log."""
+        """The distribution after a generation, as part of the memory, and what to log."""
         settings, returns = self.settings, self.episodes.returns(rollouts)
         best = self.elites(returns)
         weights = np.log(settings.elites + 1) - np.log(np.arange(1, settings.elites + 1))
@@ -160,7 +160,7 @@ class CEM(Algorithm):
             "weights_norm": float(np.linalg.norm(mean)),
             "variance_mean": float(variance.mean()),
         }
-        return state.memory | {"mean": mean, "variance": variance, "extra": np.array(extra)}, metrics
+        return {"mean": mean, "variance": variance, "extra": np.array(extra)}, metrics
 
     def elites(self, returns: FloatArray) -> IntArray:
         """The best members, best first; of equal ones the first."""
@@ -218,7 +218,7 @@ class CEMRL(CEM):
         rollouts = yield self.request(state, members, keep=True)
         # update
         moved, metrics = self.update(state, members, rollouts)
-        memory |= {name: moved[name] for name in ("mean", "variance", "extra")}
+        memory |= moved
         # remember
         whitening = self.whitening(state)
         rows = [

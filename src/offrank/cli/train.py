@@ -97,9 +97,8 @@ def train(args: argparse.Namespace) -> int:
     numbers = args.seeds if args.seeds is not None else [args.seed or 0]
     task = native_name(args.task) or args.task
     place = cluster.cluster_of(args)
-    recipes: list[Recipe] = []
-    for algo in algos:  # checked before the environment is made, which may be slow
-        recipes.append(resolve(task, algo, args.ranker, dict(args.set), args.policy))
+    # checked before the environment is made, which may be slow
+    recipes = [resolve(task, algo, args.ranker, dict(args.set), args.policy) for algo in algos]
     if args.tensorboard:
         require("tensorboardX", "tensorboard")
     folders = _folders(args, task, algos, numbers, several)

@@ -75,13 +75,13 @@ class Record:
     @property
     def result(self) -> dict[str, Any]:
         """The result of the run, as in `result.json`."""
-        reached, config, best = self.reached, self.config, self.best_of_all[0]
+        reached, config, best, policy = self.reached, self.config, self.best_of_all[0], self.policy
         return {
             "task": config.task,
             "algo": config.algo,
             "ranker": config.ranker,
             "policy": config.policy,
-            "parameters": self.policy.kind.size,
+            "parameters": policy.kind.size,
             "seed": config.seed,
             "threshold": config.threshold,
             "reached": reached is not None,
@@ -97,7 +97,7 @@ class Record:
             "hyperparameters": config.hyperparameters,
             "stop_reason": self.stop_reason,
             "wall_s": self.wall_s,
-            "policy_sha256": self.policy.sha256,
+            "policy_sha256": policy.sha256,
             "versions": versions(),
         }
 

@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from offrank.algorithms.learning import networks
-from offrank.algorithms.rankers.critic import BATCH, CHUNK, NETWORKS, OUTLIER, SLOW, CriticLesson
+from offrank.algorithms.learning.networks import NETWORKS
+from offrank.algorithms.rankers.critic import BATCH, CHUNK, OUTLIER, SLOW, CriticLesson
 from offrank.core.arrays import Memory, part
 
 Array = Any  # a NumPy array or a PyTorch tensor

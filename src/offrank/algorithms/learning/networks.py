@@ -9,6 +9,7 @@ of them. A leading axis of runs is allowed, with inputs (runs, 1, B, inputs). Th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,9 +17,11 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from offrank.core.arrays import Memory
+from offrank.core.arrays import Memory, part, prefixed
 
 Floats = NDArray[np.float32]
+
+NETWORKS = ("q", "slow", "first", "second")  # the networks, the target networks, Adam's two moments
 
 BETA1, BETA2, EPSILON = (float(np.float32(value)) for value in (0.9, 0.999, 1e-8))  # of Adam
 NEW1, NEW2 = (float(np.float32(1) - np.float32(beta)) for beta in (BETA1, BETA2))  # 1 - beta in single precision
@@ -37,6 +40,20 @@ def draw(random: Generator, count: int, inputs: int, hidden: int) -> Memory:
 
 def zeros_like(nets: Memory) -> Memory:
     return {name: np.zeros_like(value) for name, value in nets.items()}
+
+
+def pack(nets: Sequence[Memory]) -> Memory:
+    """The networks, the target networks and Adam's two moments as one set of arrays by name."""
+    return {
+        name: value
+        for which, arrays in zip(NETWORKS, nets, strict=True)
+        for name, value in prefixed(f"{which}.", arrays).items()
+    }
+
+
+def unpack(memory: Memory) -> list[Memory]:
+    """The inverse of `pack`, as copies that may be written to. Other arrays of the memory are ignored."""
+    return [{name: value.copy() for name, value in part(memory, f"{which}.").items()} for which in NETWORKS]
 
 
 def forward(nets: Memory, x: Floats) -> tuple[Floats, Floats, Floats]:

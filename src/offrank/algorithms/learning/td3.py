@@ -18,7 +18,7 @@ from numpy.random import Generator
 from offrank.algorithms.learning import networks
 from offrank.algorithms.learning.networks import Floats
 from offrank.core.arithmetic import one_blas_thread
-from offrank.core.arrays import FloatArray, IntArray, Memory, part, prefixed
+from offrank.core.arrays import FloatArray, IntArray, Memory
 from offrank.core.errors import OffrankError, UsageError
 from offrank.core.noise import Purpose, philox
 from offrank.core.normalizer import Whitening
@@ -26,7 +26,6 @@ from offrank.core.policy import Policy
 from offrank.core.space import Space
 from offrank.core.work import Lesson
 
-NETWORKS = ("q", "slow", "first", "second")  # the critics, their slow copies, Adam's two moments
 CHUNK = 200  # updates whose batches are drawn together
 
 
@@ -63,10 +62,7 @@ def new_critics(settings: TD3Settings, policy: Policy, seed: int) -> Memory:
     """Twin critics before their first update, with their slow copies and Adam's moments."""
     q = networks.draw(Generator(philox(seed, Purpose.CRITIC)), 2, policy.n + policy.p, settings.hidden)
     zeros = networks.zeros_like(q)
-    out: Memory = {"step": np.zeros((), dtype=np.int64)}
-    for which, arrays in zip(NETWORKS, (q, q, zeros, zeros), strict=True):
-        out |= prefixed(f"{which}.", arrays)
-    return out
+    return {"step": np.zeros((), dtype=np.int64), **networks.pack((q, q, zeros, zeros))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +92,7 @@ class TD3Lesson(Lesson):
         Raises:
             OffrankError: they became non-finite.
         """
-        q, slow, first, second = (
-            {name: value.copy() for name, value in part(self.critics, f"{which}.").items()} for which in NETWORKS
-        )
+        q, slow, first, second = networks.unpack(self.critics)
         step, count = int(self.critics["step"]), len(self.thetas)
         random = Generator(philox(self.seed, Purpose.CRITIC, self.iteration, 1))
         starts = np.flatnonzero(self.replay["ahead"])
@@ -112,8 +106,7 @@ class TD3Lesson(Lesson):
                         self._update_critics(q, slow, first, second, theta, at, eps, step)
                 trained[member] = self._follow(q, theta, random, starts)
         out: Memory = {"step": np.array(step, dtype=np.int64), "thetas": trained}
-        for which, arrays in zip(NETWORKS, (q, slow, first, second), strict=True):
-            out |= prefixed(f"{which}.", arrays)
+        out |= networks.pack((q, slow, first, second))
         if not all(np.isfinite(value).all() for value in out.values()):
             raise OffrankError(f"the critics or actors became non-finite in iteration {self.iteration}")
         return out

@@ -168,9 +168,7 @@ class Critic(Ranker):
 
     def train(self, memory: Memory, proposal: Proposal) -> Memory:
         """The networks after this iteration's updates."""
-        q, slow, first, second = (
-            {name: value.copy() for name, value in part(memory, f"{which}.").items()} for which in NETWORKS
-        )
+        q, slow, first, second = networks.unpack(memory)
         state, action, boot, ahead = (memory[f"replay.{name}"] for name in ("state", "action", "boot", "ahead"))
         gain, unit = self.in_units(memory)
         drawn = self.draws(memory, proposal)
@@ -247,15 +245,9 @@ class CriticLesson(Lesson):
             return self.critic.train(self.memory, self.proposal)
 
 
-NETWORKS = ("q", "slow", "first", "second")  # the networks, the target networks, Adam's two moments
-
-
 def _networks(nets: Sequence[Memory], step: int, unit: float) -> Memory:
     """Networks as stored in the memory. `unit` is the scale of their values; 0 before the first update."""
-    out: Memory = {"step": np.array(step, dtype=np.int64), "unit": np.array(unit)}
-    for which, arrays in zip(NETWORKS, nets, strict=True):
-        out |= prefixed(f"{which}.", arrays)
-    return out
+    return {"step": np.array(step, dtype=np.int64), "unit": np.array(unit), **networks.pack(nets)}
 
 
 def _normalised(proposal: Proposal, states: Floats) -> Floats:
