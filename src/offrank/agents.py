@@ -283,8 +283,14 @@ class CEMRL(Agent):
     algo = "cem-rl"
 
 
+class OPCEMRL(Agent):
+    """Off-policy CEM-RL: more samples are drawn than run, and a ranker chooses those that are."""
+
+    algo = "op-cem-rl"
+
+
 AGENTS: dict[str, type[Agent]] = {
-    agent.algo: agent for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, CEM, CEMRL)
+    agent.algo: agent for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, CEM, CEMRL, OPCEMRL)
 }
 
 

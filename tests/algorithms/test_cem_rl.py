@@ -64,7 +64,7 @@ def test_three_generations_are_the_published_update() -> None:
     weights = np.array([np.log(6 / i) for i in range(1, 6)])
     weights /= weights.sum()
     for _ in range(3):
-        members = algorithm.draw(state)
+        members = algorithm.draw(state, 10)
         np.testing.assert_allclose(members[:5] + members[5:], np.tile(2 * mean, (5, 1)), atol=1e-12)  # antithetic
         state, metrics = answered(algorithm.iteration(state), on.run)
         assert np.array_equal(np.stack([on.requests[-1].theta(i) for i in range(10)]), members)
@@ -81,7 +81,7 @@ def test_three_generations_are_the_published_update() -> None:
 
 def test_the_spread_of_a_generation_is_that_of_the_distribution() -> None:
     algorithm = cem(population=4001, elites=2000, start_variance=0.09)  # odd: not antithetic
-    members = algorithm.draw(algorithm.start(0))
+    members = algorithm.draw(algorithm.start(0), 4001)
     assert len(members) == 4001
     assert members.std(axis=0) == pytest.approx(0.3, rel=0.05) and abs(members.mean()) < 0.02
 
@@ -217,10 +217,10 @@ def test_what_is_logged_says_how_the_gradient_fared() -> None:
     assert all(np.isfinite([entry["q_start"], entry["return_discounted"]]).all() for entry in log[1:])
 
 
-@pytest.mark.parametrize("algorithm", [offrank.CEM, offrank.CEMRL])
+@pytest.mark.parametrize("algorithm", [offrank.CEM, offrank.CEMRL, offrank.OPCEMRL])
 def test_runs_resume_to_the_same_bits(tmp_path: Path, algorithm: type) -> None:
     small = {"workers": 0, "population": 4, "elites": 2}
-    small |= SMALL | {"gradient_members": 2, "warmup_steps": 20} if algorithm is offrank.CEMRL else {}
+    small |= SMALL | {"gradient_members": 2, "warmup_steps": 20} if algorithm is not offrank.CEM else {}
     brief = {"eval_every": 2, "eval_episodes": 2}
     task = "toy_envs:Point-v0"
     algorithm(task, **small).learn(iterations=3, out=tmp_path / "run", **brief)
@@ -266,7 +266,11 @@ def test_a_fleet_of_different_algorithms_gives_each_its_own_bits(tmp_path: Path)
         (offrank.CEMRL, {"gradient_members": 11}, "gradient_members = 11: must be from 1 to the population, 10"),
         (offrank.CEMRL, {"gradient_members": 0}, "the algorithm cem has none"),
         (offrank.CEMRL, {"batch": 0}, "batch = 0: must be at least 1"),
-        (offrank.CEMRL, {"ranker": "kernel"}, "takes no ranker"),
+        (offrank.CEMRL, {"ranker": "kernel"}, "unknown ranker 'kernel' of cem-rl: one of on-policy"),
+        (offrank.OPCEMRL, {"candidates": 4}, "candidates = 4: must be at least the population that is run, 10"),
+        (offrank.OPCEMRL, {"ranker": "rase"}, "did you mean 'race'"),
+        (offrank.OPCEMRL, {"race_steps": 0}, "race_steps = 0: must be at least 1"),
+        (offrank.OPCEMRL, {"ranker": "value", "race_steps": 5}, "unknown hyperparameter 'race_steps' of op-cem-rl"),
         (offrank.CEM, {"hidden": 3}, "unknown hyperparameter 'hidden' of cem"),
     ],
 )

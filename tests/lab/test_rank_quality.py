@@ -356,3 +356,49 @@ def test_the_command_takes_run_folders(tmp_path: Path, capsys: pytest.CaptureFix
         assert main(["rank-quality", *words]) == 2
         said = capsys.readouterr()
         assert complaint in said.err and said.err.count("\n") == 1 and said.out == ""
+
+
+# --- members of a generation, which have no signs
+
+
+def member_run(engine: FunctionEngine, algo: str) -> Checkpoint:
+    small = {"hidden": 8, "batch": 8, "warmup_steps": 10} if algo != "cem" else {}
+    recipe = resolve(None, algo, None, small, "linear")
+    config = configure("toy", recipe, engine.space, seed=0, engine="gymnasium", eval_every=0, iterations=3)
+    (found,) = train_to([config], [3], engine.space, None, lambda runs: drive(runs, engine))
+    return found
+
+
+def test_members_are_compared_with_their_mean_return_and_some_have_followed_the_critic() -> None:
+    engine = engine_of(world(slope, noise=0.01))
+    at = member_run(engine, "cem-rl")
+    rankers = rankers_for(at.config, None, False)
+    assert [ranker.name for ranker in rankers] == ["race", "value", "kernel", "random"]
+    measured = gather(at, rankers, engine, 20, 4)
+    assert measured.returns.shape == (1, 20, 4) and measured.b == 20  # cem-rl runs all that it draws
+    record = analyse(measured, resamples=50)
+    assert list(record["noise"]) == ["return"] and "one episode" in record["rankers"]
+    assert record["rankers"]["race"]["return"]["spearman"]["value"] > 0.5  # an episode here has two steps
+    assert abs(record["rankers"]["random"]["return"]["spearman"]["value"]) < 0.6
+    algorithm: Any = at.config.recipe.algorithm(engine.space, at.config.horizon)
+    fresh, next_ones = algorithm.draw(at.state, 20, first=10), algorithm.draw(at.state, 10)
+    assert not np.isin(fresh, next_ones).any()
+
+
+def test_rankers_that_need_a_critic_are_left_out_where_there_is_none() -> None:
+    engine = engine_of(world(slope))
+    at = member_run(engine, "cem")
+    assert [ranker.name for ranker in rankers_for(at.config, None, False)] == ["kernel", "random"]
+    with pytest.raises(UsageError, match="'critic' does not rank the candidates of cem: race, value"):
+        rankers_for(at.config, ["critic"], False)
+
+
+def test_the_command_measures_members_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["rank-quality", "LQR", "--algo", "op-cem-rl", "--iterations", "2", "--candidates", "8", "--episodes", "2"]
+    words += ["--horizon", "20", "--set", "hidden=8", "--set", "batch=8", "--set", "warmup_steps=50", "--quiet"]
+    assert main([*words, "--resamples", "20", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "mean return" in shown and "race" in shown and "max(r+, r-)" not in shown
+    assert (tmp_path / "rank-quality.png").stat().st_size > 1000
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "report.html")]) == 0
+    assert "with mean return" in (tmp_path / "report.html").read_text()

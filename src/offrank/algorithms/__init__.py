@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from offrank.algorithms.base import Algorithm
-from offrank.algorithms.cem_rl import CEM, CEMRL, CEMRLSettings, CEMSettings
+from offrank.algorithms.cem_rl import CEM, CEMRL, OPCEMRL, CEMRLSettings, CEMSettings, OPCEMRLSettings
+from offrank.algorithms.rankers import MEMBER_RANKERS, RANKERS, OnPolicy
 from offrank.algorithms.search import Search
 from offrank.algorithms.strategies import ARS, ES, TRES
 
@@ -20,7 +21,10 @@ class Entry:
     settings: type[Any]  # the dataclass of its hyperparameters; its `name` is its section of a task's preset
     ranker: str  # the default ranker
     policy: str = "linear"  # the default kind of policy
+    rankers: Mapping[str, type[Any]] = field(default_factory=lambda: RANKERS)  # those it can have, by name
 
+
+EVERY_MEMBER = {OnPolicy.name: OnPolicy}  # is run: there is nothing to choose
 
 ALGORITHMS: dict[str, Entry] = {
     "ars": Entry(Search, ARS, "on-policy"),
@@ -31,8 +35,9 @@ ALGORITHMS: dict[str, Entry] = {
     "q-tres": Entry(Search, TRES, "critic"),
     "es": Entry(Search, ES, "on-policy"),
     "op-es": Entry(Search, ES, "kernel"),
-    "cem": Entry(CEM, CEMSettings, "on-policy", "skip:32"),
-    "cem-rl": Entry(CEMRL, CEMRLSettings, "on-policy", "skip:32"),
+    "cem": Entry(CEM, CEMSettings, "on-policy", "skip:32", EVERY_MEMBER),
+    "cem-rl": Entry(CEMRL, CEMRLSettings, "on-policy", "skip:32", EVERY_MEMBER),
+    "op-cem-rl": Entry(OPCEMRL, OPCEMRLSettings, "race", "skip:32", MEMBER_RANKERS),
 }
 
 __all__ = ["ALGORITHMS", "Algorithm", "Entry", "Search"]

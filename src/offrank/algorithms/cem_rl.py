@@ -8,26 +8,27 @@ additive variance decays.
 What differs from the published code: policies are any of ours (theirs has 400 and 300 tanh units and a tanh at its
 output: `mlp:400,300` without the last, clipped to the environment's bounds), critics have two equal layers of rectified
 units (theirs 400 and 300 leaky ones), and states are normalised (`normalise_states`).
+
+OP-CEM-RL is ours: more members are drawn than are run, and an off-policy ranker chooses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from offrank.algorithms.base import Algorithm
-from offrank.algorithms.learning import networks, replay, td3
+from offrank.algorithms.generation import Generation, Ran
+from offrank.algorithms.learning import replay, td3
 from offrank.algorithms.learning.td3 import TD3Lesson, TD3Settings
-from offrank.algorithms.rankers import OnPolicy
-from offrank.algorithms.rankers.base import Ranker
+from offrank.algorithms.rankers.members import Choice, MemberRanker, rank_correlation
 from offrank.core.arrays import FloatArray, IntArray, Memory, Metrics, part, prefixed
-from offrank.core.candidates import These
 from offrank.core.errors import OffrankError, UsageError
-from offrank.core.noise import Directions, Role, episode_seeds
+from offrank.core.noise import Directions
 from offrank.core.normalizer import Normalizer, Whitening
-from offrank.core.rollouts import Request, Rollouts
 from offrank.core.state import State
 from offrank.core.work import Asking
 from offrank.policies.trained import TrainedPolicy
@@ -83,17 +84,27 @@ class CEMRLSettings(TD3Settings, CEMSettings):
 
 
 @dataclass(frozen=True)
+class OPCEMRLSettings(CEMRLSettings):
+    """Those of CEM-RL, of which `population` members are run, and how many are drawn."""
+
+    name: ClassVar[str] = "op-cem-rl"
+
+    candidates: int = 20  # drawn per generation; the ranker chooses
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.candidates < self.population:
+            raise UsageError(
+                f"candidates = {self.candidates}: must be at least the population that is run, {self.population}"
+            )
+
+
+@dataclass(frozen=True)
 class CEM(Algorithm):
     """Draw, run, and move the distribution to the better half."""
 
     settings: CEMSettings
-    ranker: Ranker
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.ranker, OnPolicy):
-            raise UsageError(
-                f"{self.settings.name} runs every member: it takes no ranker ({self.ranker.name} was given)"
-            )
+    ranker: Any  # OnPolicy: every member is run
 
     def start(self, seed: int) -> State:
         mean, settings = self.kind.start(seed), self.settings
@@ -109,40 +120,47 @@ class CEM(Algorithm):
 
     def iteration(self, state: State) -> Asking[tuple[State, Metrics]]:
         # draw
-        members = self.draw(state)
+        generation = self.generation(state, self.draw(state, self.drawn))
         # run
-        rollouts = yield self.request(state, members)
+        ran = yield from generation.run(np.arange(len(generation)))
         # update
-        moved, metrics = self.update(state, members, rollouts)
-        return self.after(state, rollouts, state.memory | moved), metrics
+        moved, metrics = self.update(state, ran)
+        return self.after(state, [ran], state.memory | moved), metrics
 
-    def draw(self, state: State) -> FloatArray:
-        """The members (population, d) of a generation: in antithetic halves, if their number is even."""
-        mean, variance, count = state.memory["mean"], state.memory["variance"], self.settings.population
+    @property
+    def drawn(self) -> int:
+        """How many members a generation draws."""
+        return self.settings.population
+
+    def draw(self, state: State, count: int, first: int = 0) -> FloatArray:
+        """Members (count, d) of the distribution: in antithetic halves, if their number is even. The directions are
+        those from `first` on."""
+        mean, variance = state.memory["mean"], state.memory["variance"]
         halves = 2 if count % 2 == 0 else 1
-        drawn = Directions(state.seed, state.iteration, count // halves, len(mean)).take(np.arange(count // halves))
+        index = first + np.arange(count // halves)
+        drawn = Directions(state.seed, state.iteration, first + len(index), len(mean)).take(index)
         eps = np.concatenate([drawn, -drawn]) if halves == 2 else drawn
         members: FloatArray = mean + eps * np.sqrt(variance)
         return members
 
-    def request(self, state: State, members: FloatArray, keep: bool = False) -> Request:
-        """One episode of every member."""
-        index = np.arange(len(members))
-        return Request(
+    def generation(self, state: State, members: FloatArray, learned: Mapping[str, Memory] | None = None) -> Generation:
+        """Members (N, d) as they are run, and the critics and replay they are ranked by."""
+        return Generation(
+            space=self.space,
             policy=self.kind,
-            candidates=These(members),
+            thetas=members,
+            mean=state.memory["mean"],
             whitening=self.whitening(state),
-            seeds=episode_seeds(state.seed, state.iteration, Role.MEMBER, index),
-            roles=np.full(len(index), Role.MEMBER, dtype=np.int64),
-            index=index,
-            horizon=self.episodes.length(state.iteration),
-            keep=keep,
+            episodes=self.episodes,
+            seed=state.seed,
+            iteration=state.iteration,
+            learned=learned or {},
         )
 
-    def update(self, state: State, members: FloatArray, rollouts: Rollouts) -> tuple[Memory, Metrics]:
+    def update(self, state: State, ran: Ran) -> tuple[Memory, Metrics]:
         """The distribution after a generation, as part of the memory, and what to log."""
-        settings, returns = self.settings, self.episodes.returns(rollouts)
-        best = self.elites(returns)
+        settings, members = self.settings, ran.thetas
+        best = self.elites(self.episodes.returns(ran.rollouts))
         weights = np.log(settings.elites + 1) - np.log(np.arange(1, settings.elites + 1))
         weights /= weights.sum()
         decay = settings.variance_decay
@@ -152,7 +170,7 @@ class CEM(Algorithm):
         variance = (weights[:, None] * gap * gap).sum(axis=0) / settings.elites + extra
         if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
             raise OffrankError(f"the distribution became non-finite in iteration {state.iteration}")
-        totals = rollouts.totals
+        totals = ran.rollouts.totals
         metrics = {
             "return_mean": float(totals.mean()),
             "return_std": float(totals.std()),
@@ -166,8 +184,10 @@ class CEM(Algorithm):
         """The best members, best first; of equal ones the first."""
         return np.argsort(-returns, kind="stable")[: self.settings.elites]
 
-    def after(self, state: State, rollouts: Rollouts, memory: Memory) -> State:
-        normalizer = state.normalizer.merge(rollouts.moments)
+    def after(self, state: State, ran: Sequence[Ran], memory: Memory) -> State:
+        normalizer = state.normalizer
+        for some in ran:
+            normalizer = normalizer.merge(some.rollouts.moments)
         return replace(state, normalizer=normalizer, iteration=state.iteration + 1, memory=memory)
 
     def whitening(self, state: State) -> Whitening:
@@ -181,9 +201,10 @@ class CEMRL(CEM):
     settings: CEMRLSettings
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.space.discrete:
-            raise UsageError("cem-rl follows the gradient of actions, so it needs continuous ones: use cem")
+            raise UsageError(
+                f"{self.settings.name} follows the gradient of actions, so it needs continuous ones: use cem"
+            )
 
     def start(self, seed: int) -> State:
         state = super().start(seed)
@@ -194,57 +215,87 @@ class CEMRL(CEM):
     def iteration(self, state: State) -> Asking[tuple[State, Metrics]]:
         settings, memory = self.settings, dict(state.memory)
         # draw
-        members = self.draw(state)
+        members, learned = self.draw(state, self.drawn), {}
         # follow the critic: as many updates as the last generation had steps
-        learning = state.steps > settings.warmup_steps
-        if learning:
-            steps, count = int(memory["last_steps"]), settings.gradient_members
-            learned = yield TD3Lesson(
-                settings=settings,
-                space=self.space,
-                policy=self.kind,
-                whitening=self.whitening(state),
-                critics=part(memory, "critic."),
-                replay=part(memory, "replay."),
-                thetas=members[:count],
-                critic_updates=steps,
-                actor_updates=steps,
-                seed=state.seed,
-                iteration=state.iteration,
-            )
-            members[:count] = learned["thetas"]
-            memory |= prefixed("critic.", {name: value for name, value in learned.items() if name != "thetas"})
+        if state.steps > settings.warmup_steps:
+            members, critic = yield from self.follow(state, members)
+            memory |= prefixed("critic.", critic)
+            learned = {"critic": critic, "replay": part(memory, "replay.")}
+        # choose
+        generation = self.generation(state, members, learned)
+        choice = yield from self.choose(generation)
         # run
-        rollouts = yield self.request(state, members, keep=True)
+        ran = yield from generation.run(choice.chosen, keep=True)
         # update
-        moved, metrics = self.update(state, members, rollouts)
+        moved, metrics = self.update(state, ran)
         memory |= moved
         # remember
-        whitening = self.whitening(state)
-        rows = [
-            replay.rows(trajectory, self.kind, theta, whitening, 0.0, 1, settings.discount)
-            for trajectory, theta in zip(rollouts.trajectories, members, strict=True)
-        ]
-        for new in rows:
-            new["action"] = td3.clipped(self.space, new["action"])
+        everything = [*choice.ran, ran]
+        rows = [row for some in everything for row in some.rows(generation, settings.discount)]
         memory |= prefixed("replay.", replay.extend(part(memory, "replay."), rows, settings.replay))
-        memory["last_steps"] = np.array(rollouts.steps, dtype=np.int64)
-        if learning:
-            best = self.elites(self.episodes.returns(rollouts))
-            metrics["gradient_elites"] = float(np.mean(best < settings.gradient_members))
-            metrics |= self._value_beside_return(memory, members, rollouts, whitening)
-        return self.after(state, rollouts, memory), metrics
+        memory["last_steps"] = np.array(sum(some.rollouts.steps for some in everything), dtype=np.int64)
+        if learned:
+            metrics |= self._how_the_gradient_fared(generation, choice, ran)
+        return self.after(state, everything, memory), metrics
 
-    def _value_beside_return(
-        self, memory: Memory, members: FloatArray, rollouts: Rollouts, whitening: Whitening
-    ) -> Metrics:
-        """The first critic's mean value of the members at their start states, and their mean discounted return."""
+    def follow(self, state: State, members: FloatArray) -> Asking[tuple[FloatArray, Memory]]:
+        """The members (N, d) after the gradient steps of the first, and the critics after theirs."""
+        count, steps = self.settings.gradient_members, int(state.memory["last_steps"])
+        outcome = yield TD3Lesson(
+            settings=self.settings,
+            space=self.space,
+            policy=self.kind,
+            whitening=self.whitening(state),
+            critics=part(state.memory, "critic."),
+            replay=part(state.memory, "replay."),
+            thetas=members[:count],
+            critic_updates=steps,
+            actor_updates=steps,
+            seed=state.seed,
+            iteration=state.iteration,
+        )
+        critic = {name: value for name, value in outcome.items() if name != "thetas"}
+        return np.concatenate([outcome["thetas"], members[count:]]), critic
+
+    def choose(self, generation: Generation) -> Asking[Choice]:
+        """The members to run: all of them."""
+        yield from ()
+        return Choice(np.arange(len(generation)), np.zeros(len(generation)))
+
+    def _how_the_gradient_fared(self, generation: Generation, choice: Choice, ran: Ran) -> Metrics:
+        """The share of the elites that had gradient steps; the first critic's mean value of the members at their start
+        states beside their mean discounted return."""
+        best = choice.chosen[self.elites(self.episodes.returns(ran.rollouts))]
         values, discounted = [], []
-        critic = {name: value[:1] for name, value in part(memory, "critic.q.").items()}
-        for trajectory, theta in zip(rollouts.trajectories, members, strict=True):
-            z = whitening(trajectory.observations[:1]).astype(np.float32)
-            action = td3.clipped(self.space, self.kind.act_together(theta.astype(np.float32), z))
-            values.append(float(networks.forward(critic, np.concatenate([z, action], axis=1))[2].mean()))
+        for trajectory, theta in zip(ran.rollouts.trajectories, ran.thetas, strict=True):
+            values.append(generation.values(theta, trajectory.observations[:1])[0])
             powers = self.settings.discount ** np.arange(len(trajectory.rewards))
-            discounted.append(float((powers * trajectory.rewards).sum()))
-        return {"q_start": float(np.mean(values)), "return_discounted": float(np.mean(discounted))}
+            discounted.append((powers * trajectory.rewards).sum())
+        return {
+            "gradient_elites": float(np.mean(best < self.settings.gradient_members)),
+            "q_start": float(np.mean(values)),
+            "return_discounted": float(np.mean(discounted)),
+        }
+
+
+@dataclass(frozen=True)
+class OPCEMRL(CEMRL):
+    """CEM-RL that draws more members than it runs: an off-policy ranker chooses."""
+
+    settings: OPCEMRLSettings
+    ranker: MemberRanker
+
+    @property
+    def drawn(self) -> int:
+        return self.settings.candidates
+
+    def choose(self, generation: Generation) -> Asking[Choice]:
+        """The members that the ranker chooses."""
+        return (yield from self.ranker.rank(generation, self.settings.population))
+
+    def _how_the_gradient_fared(self, generation: Generation, choice: Choice, ran: Ran) -> Metrics:
+        metrics = super()._how_the_gradient_fared(generation, choice, ran)
+        metrics["gradient_chosen"] = float(np.mean(choice.chosen < self.settings.gradient_members))
+        returns = self.episodes.returns(ran.rollouts)
+        metrics["rank_correlation"] = rank_correlation(choice.scores[choice.chosen], returns)
+        return metrics

@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     EXPLORATION = 5
     CRITIC = 6
     POLICY = 7
+    RANKING = 8
 
 
 class Role(IntEnum):
@@ -42,6 +43,7 @@ class Role(IntEnum):
     MINUS = 2
     EVALUATION = 3
     MEMBER = 4  # of a population
+    RACE = 5  # a short one, to rank members
 
 
 def philox(seed: int, purpose: Purpose, a: int = 0, b: int = 0) -> Philox:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from offrank.core.arrays import FloatArray, Metrics
 from offrank.core.normalizer import Whitening
@@ -24,3 +27,9 @@ class Space:
     shape: tuple[int, ...] | None = None  # of an action, if it is not (p,)
     dtype: str = "float64"  # of an action
     exact: Callable[[Policy, FloatArray, Whitening], Metrics] | None = None  # metrics computed without an episode
+
+    def clip(self, actions: Any) -> Any:
+        """Actions (..., p) as the environment takes them, in their own precision."""
+        if self.low is None or self.high is None:
+            return actions
+        return np.clip(actions, self.low.astype(actions.dtype), self.high.astype(actions.dtype))

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from offrank.algorithms import ALGORITHMS
 from offrank.algorithms.base import Algorithm, Episodes
-from offrank.algorithms.rankers import RANKERS, Ranker
+from offrank.algorithms.rankers import MemberRanker, Ranker
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.core.space import Space
 from offrank.engines import native_name, resolve_engine
@@ -55,7 +55,7 @@ class Recipe:
     algo: str
     policy: str
     settings: Any  # of the algorithm: a Strategy, for a Search
-    ranker: Ranker
+    ranker: Ranker | MemberRanker
     episodes: dict[str, Any]  # fields of Episodes except the horizon
     sources: dict[str, str]  # by hyperparameter
 
@@ -112,10 +112,11 @@ def resolve(
     policy = canonical(entry.policy if policy is None else policy)
     preset = lookup(task, "ranker", algo)
     ranker = ranker or (preset.value if preset else entry.ranker)
-    if ranker not in RANKERS:
-        raise UsageError(f"unknown ranker {ranker!r}: one of {', '.join(RANKERS)}{did_you_mean(ranker, RANKERS)}")
+    if ranker not in entry.rankers:
+        accepted = ", ".join(entry.rankers) + did_you_mean(ranker, entry.rankers)
+        raise UsageError(f"unknown ranker {ranker!r} of {algo}: one of {accepted}")
     overrides = dict(overrides or {})
-    own, kind = entry.settings.name, RANKERS[ranker]
+    own, kind = entry.settings.name, entry.rankers[ranker]
     pair, suggests = f"{own}.{ranker}", {**kind.suggests, **getattr(entry.settings, "suggests", {})}
     parts: list[tuple[type[Any], str]] = [
         (entry.settings, own),
@@ -256,9 +257,9 @@ class RunConfig:
 def _defaults(algo: str, ranker: str) -> dict[str, Any]:
     """The default of every setting: files written before a setting existed mean its default. Empty if the algorithm or
     ranker was removed: such runs can be shown, but not continued."""
-    if algo not in ALGORITHMS or ranker not in RANKERS:
+    if algo not in ALGORITHMS or ranker not in ALGORITHMS[algo].rankers:
         return {}
-    classes = (ALGORITHMS[algo].settings, RANKERS[ranker], Episodes)
+    classes = (ALGORITHMS[algo].settings, ALGORITHMS[algo].rankers[ranker], Episodes)
     return {f.name: f.default for cls in classes for f in fields(cls) if f.name != "horizon"}
 
 

@@ -25,15 +25,14 @@ from offrank.core.files import write_json
 from offrank.core.version import versions
 from offrank.display.progress import drive_shown
 from offrank.engines import ENGINES, Engine, make_engine, native_name, resolve_engine
-from offrank.lab.rank_quality.agreement import TARGETS
 from offrank.lab.rank_quality.analysis import analyse, summary
 from offrank.lab.rank_quality.checkpoints import Checkpoint, train_to
-from offrank.lab.rank_quality.measure import OFF_POLICY, Measurements, check_names, gather, rankers_for
-from offrank.runs.config import configure, resolve
+from offrank.lab.rank_quality.measure import Measurements, check_names, gather, rankers_for
+from offrank.runs.config import clipping, configure, resolve
 
 ITERATIONS = [30, 100, 250]
 RECORD, FIGURE = "rank-quality.json", "rank-quality.png"
-MEANING = {"max": "max(r+, r-)", "gap": "|r+ - r-|", "mean": "(r+ + r-)/2"}
+MEANING = {"max": "max(r+, r-)", "gap": "|r+ - r-|", "mean": "(r+ + r-)/2", "return": "mean return"}
 
 EPILOG = """\
 examples:
@@ -44,7 +43,8 @@ examples:
 Draws fresh candidates around the policy, gets every ranker's scores for them, runs each candidate for many episodes and
 prints how well the two orders agree: rank correlation with max(r+, r-), which on-policy ranking orders by; with
 |r+ - r-|, which carries the gradient; and with the mean of the two signs. "one-episode max" ranks by a single episode
-per sign, as on-policy ranking does: a ceiling for rankings that run no candidate.
+per sign, as on-policy ranking does: a ceiling for rankings that run no candidate. Runs of cem-rl and op-cem-rl have
+members instead of pairs, the first of them after gradient steps: their order is compared with the mean return.
 
 With --out, states and raw data are saved, and the same command again does only what is missing.
 """
@@ -157,7 +157,8 @@ def _trained(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
     recipes = {algo: resolve(task, algo, args.ranker, dict(args.set)) for algo in algos}
     name = resolve_engine(task, args.engine or "auto")
     env_args = {name: literal(value) for name, value in args.env_arg}
-    engine = _engine(args, task, name, env_args, None)
+    clip = clipping(task, name, recipes.values(), None)
+    engine = _engine(args, task, name, env_args, clip)
     try:
         configs = [
             configure(
@@ -168,6 +169,7 @@ def _trained(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
                 engine=name,
                 horizon=args.horizon,
                 env_args=env_args,
+                clip_actions=clip,
                 eval_every=0,
                 iterations=wanted[-1],
             )
@@ -196,10 +198,10 @@ def _measure(args: argparse.Namespace, checkpoints: list[Checkpoint], engine: En
     with Progress(console=Console(stderr=True), disable=not live) as progress:
         for checkpoint in checkpoints:
             config, state = checkpoint.config, checkpoint.state
-            rankers = rankers_for(config, args.rankers or OFF_POLICY, engine.space.discrete)
+            rankers = rankers_for(config, args.rankers, engine.space.discrete)
             bar = progress.add_task(checkpoint.name, total=args.episodes)
             if not args.quiet and not live:
-                print(f"{checkpoint.name}: {args.candidates} candidates x {args.episodes} x 2", file=sys.stderr)
+                print(f"{checkpoint.name}: {args.candidates} candidates x {args.episodes} episodes", file=sys.stderr)
             asked = {
                 "run": config.identity,
                 "engine": engine.name,
@@ -237,14 +239,13 @@ def _print(record: dict[str, Any]) -> None:
         head = f"{checkpoint['algo']} seed {checkpoint['seed']}, iteration {checkpoint['iteration']}"
         by_chance = f"by chance {checkpoint['overlap_by_chance']:.2f}"
         caption = f"Spearman with 95 % interval; Kendall, share of the true top {checkpoint['top']} found ({by_chance})"
-        ceilings = [checkpoint["noise"][target]["ceiling"] for target in TARGETS]
+        ceilings = {target: noise["ceiling"] for target, noise in checkpoint["noise"].items()}
         console.print(_table(f"{record['task']} {head}", caption, checkpoint["rankers"], _cell, ceilings))
     if len(record["summary"]) < len(record["checkpoints"]):
         for group in record["summary"]:
             head = f"{group['algo']}, iteration {group['iteration']}, {len(group['seeds'])} seeds"
             caption = "Spearman: mean over the seeds, smallest and largest"
-            ceilings = list(group["noise_ceiling"].values())
-            console.print(_table(f"{record['task']} {head}", caption, group["rankers"], _range, ceilings))
+            console.print(_table(f"{record['task']} {head}", caption, group["rankers"], _range, group["noise_ceiling"]))
 
 
 def _table(
@@ -252,15 +253,15 @@ def _table(
     caption: str,
     rankers: dict[str, dict[str, Any]],
     cell: Callable[[dict[str, Any]], str],
-    ceilings: list[float],
+    ceilings: dict[str, float],
 ) -> Table:
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("ranking by", no_wrap=True)
-    for target in TARGETS:
+    for target in ceilings:
         table.add_column(MEANING[target], no_wrap=True)
     for name, by_target in rankers.items():
-        table.add_row(name, *(cell(by_target[target]) for target in TARGETS))
-    table.add_row("perfect (about)", *(f"{ceiling:+.2f}" for ceiling in ceilings), style="dim")
+        table.add_row(name, *(cell(by_target[target]) for target in ceilings))
+    table.add_row("perfect (about)", *(f"{ceiling:+.2f}" for ceiling in ceilings.values()), style="dim")
     return table
 
 

@@ -19,15 +19,18 @@ from offrank.core.errors import require
 LEVEL = 0.95  # of every interval
 
 
-def targets(plus: FloatArray, minus: FloatArray) -> dict[str, FloatArray]:
-    """The true scores that a ranking is compared with, (N,) each, from mean returns of the two signs (N,).
+def targets(plus: FloatArray, minus: FloatArray | None = None) -> dict[str, FloatArray]:
+    """The true scores that a ranking is compared with, (N,) each, from mean returns (N,) of the two signs, or of
+    candidates without signs.
 
     `max` is what on-policy ranking orders by, `gap` carries the gradient, `mean` tells the cost of being perturbed.
     """
+    if minus is None:
+        return {"return": plus}
     return {"max": np.maximum(plus, minus), "gap": np.abs(plus - minus), "mean": (plus + minus) / 2}
 
 
-TARGETS = tuple(targets(np.zeros(0), np.zeros(0)))
+TARGETS = tuple(targets(np.zeros(0), np.zeros(0)))  # of pairs
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class Resamples:
 
 
 def split_halves(returns: FloatArray, splits: int = 20, seed: int = 0) -> dict[str, dict[str, float]]:
-    """How well two halves of the episodes (2, N, E) agree on each target, and the ceiling for a perfect ranker.
+    """How well two halves of the episodes (signs, N, E) agree on each target, and the ceiling for a perfect ranker.
 
     Returns:
         by target: `halves`, their Spearman correlation averaged over splits; `ceiling`, about what the true scores
@@ -157,11 +160,11 @@ def split_halves(returns: FloatArray, splits: int = 20, seed: int = 0) -> dict[s
     stats = require("scipy.stats", "studies")
     rng = np.random.default_rng(seed)
     half = returns.shape[2] // 2
-    found: dict[str, list[float]] = {name: [] for name in TARGETS}
+    found: dict[str, list[float]] = {name: [] for name in targets(*returns.mean(axis=2))}
     for _ in range(splits):
         order = rng.permutation(returns.shape[2])
         one, two = (targets(*returns[:, :, part].mean(axis=2)) for part in (order[:half], order[half : 2 * half]))
-        for name in TARGETS:
+        for name in found:
             flat = np.ptp(one[name]) == 0 or np.ptp(two[name]) == 0
             found[name].append(0.0 if flat else float(stats.spearmanr(one[name], two[name]).statistic))
     halves = {name: float(np.mean(values)) for name, values in found.items()}

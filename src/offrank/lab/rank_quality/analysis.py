@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from offrank.core.arrays import FloatArray
-from offrank.lab.rank_quality.agreement import TARGETS, Agreement, Order, Resamples, split_halves, targets
+from offrank.lab.rank_quality.agreement import Agreement, Order, Resamples, split_halves, targets
 from offrank.lab.rank_quality.measure import Measurements
 
 CONTROLS = ("random", "smallest-change", "largest-change")
-ONE_EPISODE = {"max": "one-episode max", "gap": "one-episode gap"}  # rankings by a single episode per sign
+# rankings by a single episode per sign, or by a single episode of a candidate without signs
+ONE_EPISODE = {"max": "one-episode max", "gap": "one-episode gap", "return": "one episode"}
 
 
 def analyse(measured: Measurements, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
@@ -30,9 +31,9 @@ def analyse(measured: Measurements, resamples: int = 1000, seed: int = 0) -> dic
     truth = {target: Order(values, drawn) for target, values in targets(*returns.mean(axis=2)).items()}
     orders = {ranker: Order(scores, drawn) for ranker, scores in measured.scores.items()}
     found = {
-        ranker: {target: order.agreement(truth[target], b) for target in TARGETS} for ranker, order in orders.items()
+        ranker: {target: order.agreement(true, b) for target, true in truth.items()} for ranker, order in orders.items()
     }
-    found |= {label: _one_episode(returns, by, b, drawn) for by, label in ONE_EPISODE.items()}
+    found |= {label: _one_episode(returns, by, b, drawn) for by, label in ONE_EPISODE.items() if by in truth}
     controls = [name for name in CONTROLS if name in orders]
     return {
         "candidates": N,
@@ -61,7 +62,7 @@ def analyse(measured: Measurements, resamples: int = 1000, seed: int = 0) -> dic
 
 def _one_episode(returns: FloatArray, by: str, b: int, drawn: Resamples) -> dict[str, Agreement]:
     """Agreement of the order by one episode per sign with that by the other episodes, by target: mean over episodes."""
-    found: dict[str, list[Agreement]] = {target: [] for target in TARGETS}
+    found: dict[str, list[Agreement]] = {target: [] for target in targets(*returns.mean(axis=2))}
     for episode in range(returns.shape[2]):
         seen = Order(targets(*returns[:, :, episode])[by], drawn)
         others = targets(*np.delete(returns, episode, axis=2).mean(axis=2))
@@ -83,16 +84,17 @@ def summary(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         groups.setdefault(key, []).append(record)
     out = []
     for (task, algo, ranker, iteration), group in groups.items():
+        goals = list(group[0]["noise"])
         names = [name for name in group[0]["rankers"] if all(name in record["rankers"] for record in group)]
         rows = {
             name: {
                 target: _spread([record["rankers"][name][target]["spearman"]["value"] for record in group])
                 | {"overlap": _mean([record["rankers"][name][target]["overlap"] for record in group])}
-                for target in TARGETS
+                for target in goals
             }
             for name in names
         }
-        noise = {target: _mean([record["noise"][target]["ceiling"] for record in group]) for target in TARGETS}
+        noise = {target: _mean([record["noise"][target]["ceiling"] for record in group]) for target in goals}
         head = {"task": task, "algo": algo, "ranker": ranker, "iteration": iteration}
         out.append(head | {"seeds": [record["seed"] for record in group], "rankers": rows, "noise_ceiling": noise})
     return out

@@ -7,13 +7,13 @@ from typing import Any
 
 from offrank.display.plots import COLOURS
 from offrank.lab.figures import save_figure
-from offrank.lab.rank_quality.agreement import TARGETS
 from offrank.lab.rank_quality.analysis import ONE_EPISODE
 
 MARKERS = "osv^DPX*"
 TITLES = {
     "max": "with max(r⁺, r⁻), which on-policy ranking orders by",
     "gap": "with |r⁺ - r⁻|, which carries the gradient",
+    "return": "with the mean return",
     "mean": "with (r⁺ + r⁻) / 2, what being perturbed costs",
 }
 
@@ -26,13 +26,14 @@ def draw(record: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     rows = list(dict.fromkeys((group["algo"], group["ranker"]) for group in record["summary"]))
-    figure = Figure(figsize=(4.4 * len(TARGETS), 0.9 + 3.1 * len(rows)), layout="constrained")
-    grid = figure.subplots(len(rows), len(TARGETS), sharey=True, squeeze=False)
+    targets = list(dict.fromkeys(target for group in record["summary"] for target in group["noise_ceiling"]))
+    figure = Figure(figsize=(max(4.4 * len(targets), 6.4), 0.9 + 3.1 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), len(targets), sharey=True, squeeze=False)
     for line, (algo, ranker) in zip(grid, rows, strict=True):
-        for axes, target in zip(line, TARGETS, strict=True):
+        for axes, target in zip(line, targets, strict=True):
             _panel(axes, record, algo, ranker, target)
         line[0].set_ylabel(f"policies of {algo} ({ranker})\nSpearman correlation")
-    for axes, target in zip(grid[0], TARGETS, strict=True):
+    for axes, target in zip(grid[0], targets, strict=True):
         axes.set_title(TITLES[target], fontsize=9)
     for axes in grid[-1]:
         axes.set_xlabel("iteration")
@@ -43,7 +44,12 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 
 def _panel(axes: Any, record: dict[str, Any], algo: str, ranker: str, target: str) -> None:
-    groups = [g for g in record["summary"] if (g["algo"], g["ranker"]) == (algo, ranker)]
+    groups = [
+        g for g in record["summary"] if (g["algo"], g["ranker"]) == (algo, ranker) and target in g["noise_ceiling"]
+    ]
+    if not groups:
+        axes.set_visible(False)
+        return
     names = list(dict.fromkeys(name for group in groups for name in group["rankers"]))
     width = 0.8 / len(names)
     axes.axhline(0, color="0.6", lw=0.8)
@@ -86,7 +92,7 @@ def _panel(axes: Any, record: dict[str, Any], algo: str, ranker: str, target: st
 def _least(record: dict[str, Any]) -> float:
     """The lowest end of an interval."""
     rankers = (ranker for checkpoint in record["checkpoints"] for ranker in checkpoint["rankers"].values())
-    return min(float(ranker[target]["spearman"]["low"]) for ranker in rankers for target in TARGETS)
+    return min(float(found["spearman"]["low"]) for ranker in rankers for found in ranker.values())
 
 
 def _found(record: dict[str, Any], group: dict[str, Any], name: str, target: str) -> list[dict[str, float]]:

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from offrank.algorithms import ALGORITHMS
+from offrank.algorithms.cem_rl import CEM, CEMRL, CEMRLSettings, CEMSettings
 from offrank.algorithms.proposal import Proposal
-from offrank.algorithms.rankers import RANKERS, Ranker
+from offrank.algorithms.rankers import MEMBER_RANKERS, RANKERS, MemberRanker, Ranker
 from offrank.algorithms.rankers.interleaved import Mixed
 from offrank.algorithms.rankers.on_policy import OnPolicy
 from offrank.algorithms.search import Search
@@ -24,6 +26,7 @@ from offrank.core.arrays import FloatArray, Metrics, part
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role, episode_seeds
+from offrank.core.state import State
 from offrank.core.work import answered
 from offrank.engines.base import Engine
 from offrank.lab.rank_quality.checkpoints import Checkpoint
@@ -34,6 +37,7 @@ from offrank.runs.config import RunConfig, resolve
 KIND = "rank-quality"
 # rankers that do not run the candidates; on-policy ranking is the ceiling, and a mixture uses either
 OFF_POLICY = tuple(name for name, ranker in RANKERS.items() if not issubclass(ranker, OnPolicy | Mixed))
+MEASURABLE = tuple(dict.fromkeys((*OFF_POLICY, *MEMBER_RANKERS)))
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Measurements:
     """Scores and returns of N candidates at a checkpoint."""
 
     scores: dict[str, FloatArray]  # by ranker, (N,), larger is better
-    returns: FloatArray  # (2, N, E): of the plus and the minus sign
+    returns: FloatArray  # (2, N, E): of the plus and the minus sign; (1, N, E) of members, which have none
     b: int  # the same share of N as the run uses of its own candidates
     metrics: dict[str, Metrics] = field(default_factory=dict)  # logged by each ranker
 
@@ -58,23 +62,31 @@ class Measurements:
 def check_names(rankers: Sequence[str]) -> None:
     """Raise UsageError if one of them is not a ranker that can be measured."""
     for name in rankers:
-        if name not in OFF_POLICY:
-            hint = did_you_mean(name, OFF_POLICY)
-            raise UsageError(f"ranker {name!r} cannot be measured: one of {', '.join(OFF_POLICY)}{hint}")
+        if name not in MEASURABLE:
+            hint = did_you_mean(name, MEASURABLE)
+            raise UsageError(f"ranker {name!r} cannot be measured: one of {', '.join(MEASURABLE)}{hint}")
 
 
-def rankers_for(config: RunConfig, names: Sequence[str], discrete: bool) -> list[Ranker]:
-    """The rankers of these names that can be measured in a run, with those of its hyperparameters that they have.
+def rankers_for(config: RunConfig, names: Sequence[str] | None, discrete: bool) -> list[Ranker | MemberRanker]:
+    """The rankers of these names (default: all) that can be measured in a run, with those of its hyperparameters that
+    they have.
 
     A ranker with state is measured only in a run that it ranked: elsewhere it has learned nothing. One that compares
-    actions is left out where they are discrete.
+    actions is left out where they are discrete, one that needs a critic where there is none.
     """
-    found = []
-    for name in names:
-        known = {f.name for f in fields(RANKERS[name])}
+    members = issubclass(ALGORITHMS[config.algo].settings, CEMSettings)
+    algo, accepted = ("op-cem-rl", tuple(MEMBER_RANKERS)) if members else (config.algo, OFF_POLICY)
+    found: list[Ranker | MemberRanker] = []
+    for name in names or accepted:
+        if name not in ALGORITHMS[algo].rankers:
+            raise UsageError(f"ranker {name!r} does not rank the candidates of {config.algo}: {', '.join(accepted)} do")
+        known = {f.name for f in fields(ALGORITHMS[algo].rankers[name])}
         shared = {key: value for key, value in config.hyperparameters.items() if key in known}
-        ranker = resolve(config.task, config.algo, name, shared).ranker
-        if not (discrete and ranker.needs_continuous_actions) and (
+        ranker = resolve(config.task, algo, name, shared).ranker
+        if isinstance(ranker, MemberRanker):
+            if not ranker.needs_critic or issubclass(ALGORITHMS[config.algo].settings, CEMRLSettings):
+                found.append(ranker)
+        elif not (discrete and ranker.needs_continuous_actions) and (
             name == config.ranker or not ranker.start(make_policy("linear", 1, 1), config.seed)
         ):
             found.append(ranker)
@@ -83,26 +95,66 @@ def rankers_for(config: RunConfig, names: Sequence[str], discrete: bool) -> list
 
 def gather(
     checkpoint: Checkpoint,
-    rankers: Iterable[Ranker],
+    rankers: Iterable[Any],
     engine: Engine,
     count: int,
     episodes: int,
     tick: Callable[[], None] = lambda: None,
 ) -> Measurements:
-    """Score `count` fresh candidates by each ranker, and run both signs of each for `episodes` episodes.
+    """Score `count` fresh candidates by each ranker, and run each (both signs of a pair) for `episodes` episodes.
 
     Args:
-        checkpoint: around whose policy they are drawn.
+        checkpoint: around whose policy, or from whose distribution, they are drawn.
         rankers: to measure.
         engine: of the run's environment, with nothing under way.
         count: of candidates, N.
-        episodes: per sign, E.
+        episodes: per candidate, or per sign, E.
         tick: called `episodes` times.
     """
+    algorithm = checkpoint.config.recipe.algorithm(engine.space, checkpoint.config.horizon)
+    if isinstance(algorithm, CEM):
+        return _gather_members(checkpoint.state, algorithm, rankers, engine, count, episodes, tick)
+    assert isinstance(algorithm, Search)
+    return _gather_pairs(checkpoint, algorithm, rankers, engine, count, episodes, tick)
+
+
+def _gather_members(
+    state: State,
+    algorithm: CEM,
+    rankers: Iterable[MemberRanker],
+    engine: Engine,
+    count: int,
+    episodes: int,
+    tick: Callable[[], None],
+) -> Measurements:
+    """Members drawn after those of the next generation; the first of them follow the critic, as in training."""
+    members, learned = algorithm.draw(state, count, first=algorithm.drawn), {}
+    if isinstance(algorithm, CEMRL) and state.steps > algorithm.settings.warmup_steps:
+        members, critic = answered(algorithm.follow(state, members), engine.run)
+        learned = {"critic": critic, "replay": part(state.memory, "replay.")}
+    generation = algorithm.generation(state, members, learned)
+    b = max(1, round(count * algorithm.settings.population / algorithm.drawn))
+    scores = {ranker.name: answered(ranker.rank(generation, b), engine.run).scores for ranker in rankers}
+    rounds = []
+    for episode in range(episodes):
+        index = algorithm.drawn + episode * len(generation) + np.arange(len(generation))
+        ran = answered(generation.run_these(generation.thetas, index, Role.MEMBER), engine.run)
+        rounds.append(algorithm.episodes.returns(ran.rollouts))
+        tick()
+    return Measurements(scores, np.stack(rounds, axis=1)[None], b)
+
+
+def _gather_pairs(
+    checkpoint: Checkpoint,
+    algorithm: Search,
+    rankers: Iterable[Ranker],
+    engine: Engine,
+    count: int,
+    episodes: int,
+    tick: Callable[[], None],
+) -> Measurements:
+    """Pairs drawn after those of the next iteration."""
     config, state = checkpoint.config, checkpoint.state
-    algorithm = config.recipe.algorithm(engine.space, config.horizon)
-    if not isinstance(algorithm, Search):
-        raise UsageError(f"{config.algo} is no search around one policy: it has no directions to rank")
     own, share = algorithm.strategy.n_directions, algorithm.strategy.n_top / algorithm.strategy.n_directions
     b = max(1, round(count * share))
     proposal = algorithm.propose(state, config.horizon)

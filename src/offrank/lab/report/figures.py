@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from offrank.lab.rank_quality.agreement import TARGETS
 from offrank.lab.rank_quality.figure import TITLES
 from offrank.lab.statistics import censored_median, survival
 from offrank.lab.studies import lqr
@@ -135,22 +134,18 @@ def _columns(*columns: Sequence[Any]) -> list[list[Any]]:
 def rank_quality(records: Sequence[Data]) -> Data:
     """Spearman with its interval by task, target, checkpoint and ranking."""
     rankings = dict.fromkeys(name for r in records for c in r["checkpoints"] for name in c["rankers"])
-    tasks = [
-        {
-            "task": task,
-            "targets": [
-                {
-                    "target": target,
-                    "title": TITLES[target],
-                    "checkpoints": [
-                        _checkpoint(c, target) for r in records if r["task"] == task for c in r["checkpoints"]
-                    ],
-                }
-                for target in TARGETS
-            ],
-        }
-        for task in dict.fromkeys(r["task"] for r in records)
-    ]
+    tasks = []
+    for task in dict.fromkeys(r["task"] for r in records):
+        checkpoints = [c for r in records if r["task"] == task for c in r["checkpoints"]]
+        targets = [
+            {
+                "target": target,
+                "title": TITLES[target],
+                "checkpoints": [_checkpoint(c, target) for c in checkpoints if target in c["noise"]],
+            }
+            for target in dict.fromkeys(target for c in checkpoints for target in c["noise"])
+        ]
+        tasks.append({"task": task, "targets": targets})
     return {"names": list(rankings), "tasks": tasks}
 
 

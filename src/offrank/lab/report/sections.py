@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offrank.lab.rank_quality.agreement import TARGETS
 from offrank.lab.report import html, words
 from offrank.lab.report.clips import Clip
 from offrank.lab.studies import lqr
@@ -36,7 +35,7 @@ COLUMNS: Columns = [
     (f"of {B_OF_B}'s", ["ours", "paper"]),
     ("reached before", ["N/b", B_OF_B]),
 ]
-MEANING = {"max": "max(r⁺, r⁻)", "gap": "|r⁺ - r⁻|", "mean": "(r⁺ + r⁻) / 2"}
+MEANING = {"max": "max(r⁺, r⁻)", "gap": "|r⁺ - r⁻|", "mean": "(r⁺ + r⁻) / 2", "return": "mean return"}
 
 
 @dataclass(frozen=True)
@@ -142,10 +141,13 @@ def regulators(rows: Sequence[Row]) -> Section:
 def rank_quality(records: Sequence[dict[str, Any]]) -> Section:
     tables = []
     for record in records:
-        rows = [row for checkpoint in record["checkpoints"] for row in _ranking_rows(checkpoint)]
-        head = ["policy of", "ranking", *(f"with {MEANING[target]}" for target in TARGETS), "of the top b by max"]
-        table = html.table(Table(head, rows), f"{record['task']}: Spearman correlation and 95% interval")
-        tables.append(f"<details><summary>{html.text(record['task'])}, numbers</summary>\n{table}\n</details>")
+        for targets in dict.fromkeys(tuple(checkpoint["noise"]) for checkpoint in record["checkpoints"]):
+            some = [checkpoint for checkpoint in record["checkpoints"] if tuple(checkpoint["noise"]) == targets]
+            rows = [row for checkpoint in some for row in _ranking_rows(checkpoint)]
+            top = f"of the top b by {'max' if 'max' in targets else 'return'}"
+            head = ["policy of", "ranking", *(f"with {MEANING[target]}" for target in targets), top]
+            table = html.table(Table(head, rows), f"{record['task']}: Spearman correlation and 95% interval")
+            tables.append(f"<details><summary>{html.text(record['task'])}, numbers</summary>\n{table}\n</details>")
     parts = [_picker("rank"), _figures("rank", "Agreement with true scores", words.RANKING), *tables]
     return Section("rank-quality", "Rank quality", "\n".join(parts))
 
@@ -154,10 +156,11 @@ def _ranking_rows(checkpoint: dict[str, Any]) -> list[list[str]]:
     policy = f"{checkpoint['algo']} seed {checkpoint['seed']}, iteration {checkpoint['iteration']}"
     rows = []
     for name, by_target in checkpoint["rankers"].items():
-        found = [by_target[target]["spearman"] for target in TARGETS]
+        found = [by["spearman"] for by in by_target.values()]
         cells = [f"{rho['value']:+.2f} ({rho['low']:+.2f} to {rho['high']:+.2f})" for rho in found]
-        rows.append([policy, name, *cells, f"{by_target['max']['overlap']:.2f}"])
-    ceilings = [f"{checkpoint['noise'][target]['ceiling']:.2f}" for target in TARGETS]
+        first = next(iter(by_target.values()))
+        rows.append([policy, name, *cells, f"{first['overlap']:.2f}"])
+    ceilings = [f"{noise['ceiling']:.2f}" for noise in checkpoint["noise"].values()]
     return [*rows, [policy, "perfect, about", *ceilings, f"{checkpoint['overlap_by_chance']:.2f} by chance"]]
 
 

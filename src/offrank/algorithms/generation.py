@@ -1,0 +1,93 @@
+"""The members of one generation of a population: explicit parameters, instead of directions around one policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from offrank.algorithms.base import Episodes
+from offrank.algorithms.learning import networks, replay
+from offrank.core.arithmetic import one_blas_thread
+from offrank.core.arrays import FloatArray, IntArray, Memory, part
+from offrank.core.candidates import These
+from offrank.core.noise import Role, episode_seeds
+from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
+from offrank.core.rollouts import Request, Rollouts
+from offrank.core.space import Space
+from offrank.core.work import Asking
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Episodes that were run, with the parameters of each."""
+
+    thetas: FloatArray  # (E, d)
+    rollouts: Rollouts
+
+    def rows(self, generation: Generation, discount: float) -> list[Memory]:
+        """The rows of the episodes for a replay buffer, with actions as the environment took them."""
+        made = []
+        with one_blas_thread():
+            for trajectory, theta in zip(self.rollouts.trajectories, self.thetas, strict=True):
+                new = replay.rows(trajectory, generation.policy, theta, generation.whitening, 0.0, 1, discount)
+                new["action"] = generation.space.clip(new["action"])
+                made.append(new)
+        return made
+
+
+@dataclass(frozen=True)
+class Generation:
+    """N members, and what is known before they are run."""
+
+    space: Space
+    policy: Policy
+    thetas: FloatArray  # (N, d)
+    mean: FloatArray  # (d,) of the distribution they were drawn from
+    whitening: Whitening
+    episodes: Episodes
+    seed: int
+    iteration: int
+    learned: Mapping[str, Memory] = field(default_factory=dict)  # "critic" and "replay", once there are any
+
+    def __len__(self) -> int:
+        return len(self.thetas)
+
+    def run(
+        self, index: IntArray, role: Role = Role.MEMBER, steps: int | None = None, keep: bool = False
+    ) -> Asking[Ran]:
+        """One episode of each of the members `index` (E,), cut after `steps`."""
+        return (yield from self.run_these(self.thetas[index], index, role, steps, keep))
+
+    def behave(self, count: int) -> Asking[Ran]:
+        """`count` episodes of the mean, with their trajectories."""
+        thetas = np.repeat(self.mean[None], count, axis=0)
+        return (yield from self.run_these(thetas, np.arange(count), Role.BEHAVIOUR, None, True))
+
+    def values(self, theta: FloatArray, states: FloatArray) -> FloatArray:
+        """The first critic's values (S,) of the actions of a policy at states (S, n)."""
+        z = self.whitening(states).astype(np.float32)
+        critic = {name: value[:1] for name, value in part(self.learned["critic"], "q.").items()}
+        with one_blas_thread():
+            action = self.space.clip(self.policy.act_together(theta.astype(np.float32), z))
+            value = networks.forward(critic, np.concatenate([z, action], axis=1))[2][0, :, 0]
+        return value.astype(np.float64)
+
+    def run_these(
+        self, thetas: FloatArray, index: IntArray, role: Role, steps: int | None = None, keep: bool = False
+    ) -> Asking[Ran]:
+        """One episode of each of the parameters (E, d), numbered `index` (E,) within their role."""
+        length = self.episodes.length(self.iteration)
+        rollouts = yield Request(
+            policy=self.policy,
+            candidates=These(thetas),
+            whitening=self.whitening,
+            seeds=episode_seeds(self.seed, self.iteration, role, index),
+            roles=np.full(len(index), role, dtype=np.int64),
+            index=index,
+            horizon=length if steps is None else min(steps, length),
+            keep=keep,
+        )
+        return Ran(thetas, rollouts)
