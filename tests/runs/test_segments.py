@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from helpers import FunctionEngine, linear_system
 from offrank.core.arrays import Memory, part, tables
 from offrank.core.errors import FileFormatError, OffrankError
 from offrank.core.files import load_arrays, save_arrays
+from offrank.core.rollouts import Request
 from offrank.lab.rank_quality.checkpoints import Checkpoint
 from offrank.runs import segments
 from offrank.runs.config import RunConfig, resolve
@@ -139,26 +141,36 @@ def test_segments_are_removed_only_when_no_checkpoint_names_them(
 
 
 @both
-def test_a_failed_checkpoint_does_not_spoil_the_next_one(
+def test_an_interrupted_checkpoint_does_not_spoil_the_next_one(
     tmp_path: Path, algo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process is interrupted where the checkpoint is on disk, and the segments it replaces are gone."""
-    on = FunctionEngine(linear_system(N_OBS, N_ACT), N_OBS, N_ACT, HORIZON)
-    run = open_run(config(algo, 3), on.space, tmp_path, checkpoint_seconds=0.0)
-    remove = segments._remove_others
+    """The checkpoint was on disk and the segment that it joined was gone; the next one has too many rows to join."""
+    monkeypatch.setattr(segments, "ROWS", 100)
+    on, remove = FunctionEngine(linear_system(N_OBS, N_ACT), N_OBS, N_ACT, HORIZON), segments._remove_others
+    run = open_run(replace(config(algo, 4), eval_every=0), on.space, tmp_path, checkpoint_seconds=1e9)
+    run.start()
+
+    def advance_to(iteration: int) -> None:
+        while run.state.iteration < iteration:
+            (work,) = run.take()
+            run.receive(work, on.run(work) if isinstance(work, Request) else work.carry_out())
 
     def interrupted(folder: Path, names: set[str]) -> None:
         remove(folder, names)
-        if run.state.iteration == 2:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(segments, "_remove_others", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        drive([run], on)
-    monkeypatch.undo()
+    advance_to(1)
     run.checkpoint()
+    advance_to(2)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(segments, "_remove_others", interrupted)
+        run.checkpoint()
+    advance_to(3)
+    run.checkpoint()
+    copy = Run(run.config, run.space)
+    copy.restore(tmp_path / "checkpoint.npz")
+    assert same(copy, run)
     run.close()
-    assert same(go(config(algo, 7), tmp_path, resume=True), go(config(algo, 7)))
 
 
 @both
@@ -195,13 +207,14 @@ def test_an_agent_goes_on_from_a_folder_to_another_and_back(tmp_path: Path) -> N
     def new() -> offrank.CEMRL:
         return offrank.CEMRL("toy_envs:Point-v0", **settings)
 
-    new().learn(iterations=2, out=tmp_path / "a", **brief)
+    new().learn(iterations=4, out=tmp_path / "a", **brief)
     agent = offrank.load(tmp_path / "a")
-    agent.learn(iterations=4, out=tmp_path / "b", **brief)
-    agent.learn(iterations=5, out=tmp_path / "b", **brief)
+    agent.learn(iterations=5, out=tmp_path / "b", **brief)  # one iteration more: too few rows to join with the others
+    assert files(tmp_path / "b").keys() == named(tmp_path / "b")
+    agent.learn(iterations=6, out=tmp_path / "b", **brief)
     for folder in ("a", "b"):
-        again = offrank.load(tmp_path / folder).learn(iterations=6, out=tmp_path / folder, resume=True, **brief)
-        assert again.policy.sha256 == new().learn(iterations=6, **brief).policy.sha256
+        again = offrank.load(tmp_path / folder).learn(iterations=7, out=tmp_path / folder, resume=True, **brief)
+        assert again.policy.sha256 == new().learn(iterations=7, **brief).policy.sha256
         assert files(tmp_path / folder).keys() == named(tmp_path / folder)
 
 
