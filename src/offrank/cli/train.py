@@ -36,7 +36,8 @@ examples:
   offrank train HalfCheetah-v3 --seed 0 --steps 5M --resume      continue with a larger budget
 
 Stops at the task's threshold, or when the budget is used up. A run folder holds config.json, metrics.jsonl,
-checkpoint.npz, best.offrank, final.offrank, result.json and curve.png.
+checkpoint.npz (with the folder replay/, where the algorithm has one), best.offrank, final.offrank, result.json and
+curve.png.
 """
 
 

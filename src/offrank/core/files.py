@@ -11,10 +11,10 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,18 @@ from offrank.core.arrays import Memory
 from offrank.core.errors import FileFormatError, OffrankError, UsageError
 
 FORMAT = 2  # format 1 is that of version 0.1, where a policy is a matrix
+IN_SEGMENTS = 3  # format 2, but rows of tables are in other files
 _META, _DIGEST = "meta", "sha256"
 # what NumPy and zipfile raise for a file that is truncated, damaged, of another program, or malicious
 _UNREADABLE = (ValueError, TypeError, KeyError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -> None:
     """Replace the content of a file. A concurrent reader sees the old content or the new, never a part of it.
+
+    Args:
+        path: the file.
+        content: bytes, or a function that writes them to an open file.
 
     Raises:
         OffrankError: the file cannot be written; the old content is intact.
@@ -38,7 +43,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     part = path.with_name(f".{path.name}.part")  # a fixed name: leftovers of a crash are overwritten the next time
     try:
         with part.open("wb") as file:
-            file.write(content)
+            content(file) if callable(content) else file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
@@ -87,14 +92,12 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def save_arrays(path: Path, kind: str, arrays: Memory, meta: Mapping[str, Any]) -> None:
+def save_arrays(path: Path, kind: str, arrays: Memory, meta: Mapping[str, Any], format: int = FORMAT) -> None:
     """Write arrays and JSON-serialisable metadata to a file of the given kind."""
-    text = json.dumps({"offrank": FORMAT, "kind": kind, **meta}, default=_plain).encode()
+    text = json.dumps({"offrank": format, "kind": kind, **meta}, default=_plain).encode()
     named: dict[str, NDArray[Any]] = {**arrays, _META: np.frombuffer(text, dtype=np.uint8)}
     named[_DIGEST] = np.frombuffer(digest(named), dtype=np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **named)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **named))
 
 
 def load_arrays(path: Path, *kinds: str) -> tuple[str, Memory, dict[str, Any]]:
@@ -119,8 +122,8 @@ def load_arrays(path: Path, *kinds: str) -> tuple[str, Memory, dict[str, Any]]:
     if stored != digest(arrays):
         raise FileFormatError(f"{path} is damaged or was altered: its checksum does not match")
     meta = json.loads(arrays.pop(_META).tobytes())
-    if meta.get("offrank") not in (1, FORMAT):
-        raise FileFormatError(f"{path} is of format {meta.get('offrank')}, this version reads 1 and {FORMAT}")
+    if meta.get("offrank") not in (1, FORMAT, IN_SEGMENTS):
+        raise FileFormatError(f"{path} is of format {meta.get('offrank')}, this version reads 1 to {IN_SEGMENTS}")
     if meta["kind"] not in kinds:
         raise FileFormatError(f"{path} holds a {meta['kind']}, not a {' or a '.join(kinds)}")
     return meta["kind"], arrays, meta
@@ -132,5 +135,5 @@ def digest(arrays: Memory) -> bytes:
     for name in sorted(arrays):
         value = np.ascontiguousarray(arrays[name])
         hasher.update(f"{name}|{value.dtype.str}|{arrays[name].shape}|".encode())
-        hasher.update(value.tobytes())
+        hasher.update(value.reshape(-1).view(np.uint8).data)
     return hasher.digest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 CHECKPOINT = "checkpoint.npz"
+REPLAY = "replay"  # a folder: the rows of the checkpoint's tables
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 RESULT = "result.json"

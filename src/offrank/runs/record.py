@@ -12,13 +12,14 @@ import numpy as np
 
 from offrank.core.arrays import Memory, part
 from offrank.core.errors import UsageError
-from offrank.core.files import FORMAT, load_arrays, save_arrays, write_json
+from offrank.core.files import FORMAT, save_arrays, write_json
 from offrank.core.space import Space
 from offrank.core.state import State
 from offrank.core.version import versions
 from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig
-from offrank.runs.folder import BEST, FINAL, RESULT, folder_name
+from offrank.runs.folder import BEST, CHECKPOINT, FINAL, RESULT, folder_name
+from offrank.runs.segments import Segments, load_in_segments, save_in_segments, segments_of
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Record:
         self.evaluation_steps = 0
         self.stop_reason: str | None = None
         self._metrics_size = 0  # bytes of the metrics file at the last checkpoint
+        self._segments: Segments = {}  # that the last checkpoint of the run's folder names, while it is known
         self._wall_before, self._clock = 0.0, time.perf_counter()
 
     @property
@@ -124,6 +126,15 @@ class Record:
 
     def save(self, path: Path) -> None:
         """Write the whole run to one file."""
+        save_arrays(path, "run", *self._content())
+
+    def _save_to(self, folder: Path) -> None:
+        """Write the whole run to its folder: the checkpoint, and the rows of tables that the last one did not have."""
+        known, self._segments = self._segments, {}  # where this fails, the next checkpoint writes all rows
+        self._segments = save_in_segments(folder / CHECKPOINT, "run", *self._content(), known)
+
+    def _content(self) -> tuple[Memory, dict[str, Any]]:
+        """The whole run as arrays and metadata, to be saved."""
         arrays: Memory = {f"state.{k}": v for k, v in self.state.arrays().items()}
         table = [(e.iteration, e.steps, e.mean, e.std) for e in self.evaluations]
         arrays["evaluations"] = np.array(table, dtype=np.float64).reshape(-1, 4)
@@ -140,16 +151,16 @@ class Record:
             "metrics_size": self._metrics_size,
             "versions": versions(),
         }
-        save_arrays(path, "run", arrays, meta)
+        return arrays, meta
 
     def restore(self, path: Path) -> None:
-        """Restore what `save` wrote. The metrics file is truncated accordingly when the run starts.
+        """Restore what `save` or a checkpoint wrote. The metrics file is truncated accordingly when the run starts.
 
         Raises:
             UsageError: the file is of another run, or of version 0.1.
             FileFormatError: the file is damaged.
         """
-        _, arrays, meta = load_arrays(path, "run")
+        arrays, meta = load_in_segments(path, "run")
         check_format(path, meta)
         theirs, ours = RunConfig.from_json(meta["config"]).identity, self.config.identity
         for name, mine in ours.items():
@@ -164,6 +175,7 @@ class Record:
         self.evaluation_steps = meta["evaluation_steps"]
         self._wall_before, self._clock = meta["wall_s"], time.perf_counter()
         self._metrics_size = meta["metrics_size"]
+        self._segments = segments_of(meta)
 
 
 def check_format(path: Path, meta: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from offrank.core.space import Space
 from offrank.core.state import State
 from offrank.core.work import Asking, Outcome, Work
 from offrank.runs.config import RunConfig
-from offrank.runs.folder import BEST, CHECKPOINT, CONFIG, METRICS
+from offrank.runs.folder import BEST, CONFIG, METRICS
 from offrank.runs.lock import lock_folder
 from offrank.runs.metrics import MetricsFile
 from offrank.runs.record import Evaluation, Record
@@ -142,6 +142,7 @@ class Run(Record):
         self._wall_before, self._clock = self.wall_s, time.perf_counter()
         metrics, self._metrics = self._metrics, None
         lock, self._lock = self._lock, None
+        self._segments = {}  # another process may write to the folder from now on
         try:
             for callback in self.callbacks:
                 getattr(callback, "close", lambda: None)()
@@ -318,7 +319,7 @@ class Run(Record):
 
     def move_to(self, folder: Path) -> None:
         """Write to another folder from now on. Its metrics begin with the next iteration."""
-        self.folder, self._metrics_size = folder, 0
+        self.folder, self._metrics_size, self._segments = folder, 0, {}
 
     def checkpoint(self) -> None:
         """Write the whole run to its folder, if it has one."""
@@ -328,7 +329,7 @@ class Run(Record):
         if self._metrics is not None:
             self._metrics.sync()
             self._metrics_size = self._metrics.size
-        self.save(self.folder / CHECKPOINT)
+        self._save_to(self.folder)
         if self.best is not None and self._evaluated():
             evaluation, policy = self.best
             if evaluation is self.evaluations[-1]:

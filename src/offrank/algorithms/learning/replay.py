@@ -3,6 +3,8 @@
 A row is a state; the rows of an episode are in order. Each row except the last of an episode is the start of a k-step
 transition that ends `ahead` rows later, so no state is stored twice, and removing the oldest rows never breaks a
 transition. States are stored unnormalised, because the normaliser changes during the run.
+
+The arrays are a table (`offrank.core.arrays.tables`): a run's checkpoints write every row once.
 """
 
 from __future__ import annotations
@@ -15,20 +17,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offrank.core.arrays import FloatArray, Memory
+from offrank.core.arrays import WRITTEN, FloatArray, Memory
 from offrank.core.normalizer import Whitening
 from offrank.core.policy import Policy
 from offrank.core.rollouts import Trajectory
 
 
 def empty(policy: Policy) -> Memory:
-    """No rows yet: state (L, n), action (L, p), gain (L,), boot (L,), ahead (L,)."""
+    """No rows yet: state (L, n), action (L, p), gain (L,), boot (L,), ahead (L,); and the number ever appended."""
     return {
         "state": np.zeros((0, policy.n), dtype=np.float32),
         "action": np.zeros((0, policy.p), dtype=np.float32),
         "gain": np.zeros(0, dtype=np.float32),  # sum of the discounted rewards of the k steps
         "boot": np.zeros(0, dtype=np.float32),  # weight of the value of the state after the k steps; 0 if terminal
         "ahead": np.zeros(0, dtype=np.int64),  # rows to that state; 0 if no transition starts here
+        WRITTEN: np.zeros((), dtype=np.int64),
     }
 
 
@@ -62,16 +65,20 @@ def rows(
         "ahead": steps,
     }
     out: Memory = {}
-    for name, like in empty(policy).items():
-        out[name] = np.zeros((T + 1, *like.shape[1:]), dtype=like.dtype)
-        out[name][: len(values[name])] = values[name]
+    like = empty(policy)
+    for name, value in values.items():
+        out[name] = np.zeros((T + 1, *like[name].shape[1:]), dtype=like[name].dtype)
+        out[name][: len(value)] = value
     return out
 
 
 def extend(replay: Memory, new: Sequence[Memory], limit: int) -> Memory:
     """The replay buffer with the rows of new episodes appended, at most the last `limit` rows. `replay` itself is not
     modified."""
-    return {name: _extended(rows, [r[name] for r in new], limit) for name, rows in replay.items()}
+    held = {name: rows for name, rows in replay.items() if name != WRITTEN}
+    before = replay.get(WRITTEN, len(held["gain"]))  # checkpoints of before there was the number do not have it
+    written = np.array(before + sum(len(r["gain"]) for r in new), dtype=np.int64)
+    return {name: _extended(rows, [r[name] for r in new], limit) for name, rows in held.items()} | {WRITTEN: written}
 
 
 @dataclass

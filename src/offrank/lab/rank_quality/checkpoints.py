@@ -8,13 +8,13 @@ from pathlib import Path
 
 from offrank.algorithms import ALGORITHMS
 from offrank.core.arrays import Metrics, part
-from offrank.core.files import load_arrays
 from offrank.core.space import Space
 from offrank.core.state import State
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import CHECKPOINT, folder_name
 from offrank.runs.record import check_format
 from offrank.runs.run import Run
+from offrank.runs.segments import load_in_segments
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Checkpoint:
     def read(path: Path) -> Checkpoint:
         """From a run folder, or from a file that `Run.save` wrote."""
         path = path / CHECKPOINT if path.is_dir() else path
-        _, arrays, meta = load_arrays(path, "run")
+        arrays, meta = load_in_segments(path, "run")
         check_format(path, meta)
         return Checkpoint(RunConfig.from_json(meta["config"]), State.from_arrays(part(arrays, "state.")))
 
