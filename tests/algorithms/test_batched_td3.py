@@ -63,7 +63,7 @@ class SameDraws:
 
 
 class Owner:
-    pass
+    done = False
 
 
 class Learner(Owner):
@@ -205,6 +205,16 @@ def test_a_replay_on_the_device_grows_with_the_run(monkeypatch: pytest.MonkeyPat
             ring.rows[ring.starts()][:, 0].numpy(), learner.replay["state"][learner.replay["ahead"] > 0, 0]
         )
     assert capacities == [(52, 26), (52, 26), (156, 78), (156, 26), (156, 26), (156, 26), (200, 182)]
+
+
+def test_a_run_that_has_ended_needs_no_room_on_the_device() -> None:
+    trainer, learners = TD3Trainer("cpu"), [Learner(0), Learner(1)]
+    for learner in learners:
+        learner.live(4)
+    trainer.train([learner.lesson(5, 5) for learner in learners], learners)
+    learners[0].done = True
+    trainer.train([learners[1].lesson(5, 5)], learners[1:])
+    assert list(trainer._replays) == [learners[1]]
 
 
 @pytest.mark.parametrize("device", devices())

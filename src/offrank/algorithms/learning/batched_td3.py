@@ -256,6 +256,8 @@ class TD3Trainer:
         )
 
     def _train(self, lessons: Sequence[TD3Lesson], owners: Sequence[object]) -> list[Memory | OffrankError]:
+        for ended in [owner for owner in self._replays if getattr(owner, "done", False)]:
+            del self._replays[ended]  # it may be kept by someone else, but needs no room here
         for owner, lesson in zip(owners, lessons, strict=True):
             if owner not in self._replays:
                 self._replays[owner] = DeviceReplay(self._device, lesson.settings.replay)
