@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from offrank.algorithms.learning.device import check_lessons
 from offrank.core.errors import UsageError
 from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
@@ -33,10 +34,13 @@ class Fleet:
         grid: lists of values of hyperparameters and of `policy`, by name; every combination is a run of each algorithm
             and seed.
         engine, threads, workers, env_args, clip_actions, gpu, cluster: see `offrank.engines.make_engine`.
+        lessons: where critics and actors are trained: `cpu`, or `cuda` for a GPU, whichever engine runs the episodes.
+            By default on the warp engine's GPU, and elsewhere on the CPU.
         horizon: maximum number of steps per episode; by default that of the environment.
         hyperparameters: by name, the same for every run; the others are taken from the task's presets.
 
-    A run in a fleet has the same bits as alone, except on the warp engine without `deterministic`.
+    A run in a fleet has the same bits as alone, except on the warp engine without `deterministic`, and with lessons on
+    a GPU, whose sums are in another order.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Fleet:
         clip_actions: bool | None = None,
         gpu: Gpu | None = None,
         cluster: Cluster | None = None,
+        lessons: str | None = None,
         horizon: int | None = None,
         **hyperparameters: Any,
     ):
@@ -71,6 +76,8 @@ class Fleet:
         variants = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         if not (algos and seeds and variants):
             raise UsageError("a fleet needs at least one algorithm, one seed and one value of each setting in its grid")
+        check_lessons(lessons)
+        self._lessons = lessons
         stored_args = as_stored(env_args or {})
         recipes = []
         for algo, variant in product(algos, variants):
@@ -150,7 +157,7 @@ class Fleet:
         opening = {name: partial(open_one, name, config) for name, config in self._configs.items()}
         self.runs, failures = open_runs(opening)
         try:
-            drive_shown(self.runs, self.engine, sys.stderr, progress, side_by_side, failures)
+            drive_shown(self.runs, self.engine, sys.stderr, progress, side_by_side, failures, self._lessons)
         finally:
             plot_ended(self.runs)
         return [run.result for run in self.runs]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +18,12 @@ from offrank.algorithms.rankers import Critic
 from offrank.algorithms.rankers.base import Ranking, learn_now
 from offrank.algorithms.rankers.critic import CriticLesson
 from offrank.algorithms.strategies import ARS
+from offrank.cli import main
 from offrank.core.arrays import Memory
-from offrank.core.errors import EngineError
+from offrank.core.errors import EngineError, FleetError, OffrankError, UsageError
 from offrank.core.space import Space
 from offrank.core.work import Lesson, answered
+from offrank.fleet import Fleet
 from offrank.runs import drive as drive_module
 from offrank.runs.config import configure, resolve
 from offrank.runs.drive import LessonQueue, drive
@@ -263,3 +267,71 @@ def test_an_error_in_a_lesson_saves_the_runs(
     drive(whole, plain())
     for a, b in zip(whole, resumed, strict=True):
         np.testing.assert_allclose(matrix(b.state), matrix(a.state), rtol=1e-3, atol=1e-5)
+
+
+def test_lessons_may_have_a_device_that_the_engine_does_not(trainer: Counting) -> None:
+    drive([run(seed) for seed in range(3)], device(), lessons="cpu")
+    assert trainer.batches == []
+    drive([run(seed) for seed in range(3)], plain(), lessons="pretended")
+    assert sum(trainer.batches) >= 3 * 6
+
+
+@pytest.mark.parametrize("where", ["cpu", "pretended"])
+def test_a_lesson_that_fails_is_the_failure_of_its_run_alone(
+    trainer: Counting, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, where: str
+) -> None:
+    """Also while its run is being evaluated: the evaluation is logged before the run fails."""
+    carry_out, train = CriticLesson.carry_out, trainer.train
+
+    def fails(lesson: CriticLesson) -> bool:
+        return lesson.proposal.directions.seed == 1 and lesson.proposal.iteration == 2
+
+    def alone(lesson: CriticLesson) -> Memory:
+        if fails(lesson):
+            raise OffrankError("non-finite")
+        return carry_out(lesson)
+
+    def together(lessons: Any, owners: Any) -> Any:
+        outcomes = train(lessons, owners)
+        failed = OffrankError("non-finite")
+        return [failed if fails(lesson) else one for lesson, one in zip(lessons, outcomes, strict=True)]
+
+    monkeypatch.setattr(CriticLesson, "carry_out", alone)
+    monkeypatch.setattr(trainer, "train", together)
+    runs = [run(seed, tmp_path / str(seed)) for seed in range(3)]
+    with pytest.raises(FleetError) as caught:
+        drive(runs, plain(), lessons=where)
+    assert [str(failure) for failure in caught.value.exceptions] == [f"{runs[1].name}: non-finite"]
+    assert [r.state.iteration for r in runs] == [6, 2, 6] and len(runs[1].evaluations) == 1
+    assert run(1, tmp_path / "1").state.iteration == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("gpu", "lessons = 'gpu': must be cpu, cuda, or a GPU such as cuda:1"),
+        ("cuda:", "lessons = 'cuda:': must be cpu, cuda, or a GPU such as cuda:1"),
+        ("cuda:99", r"lessons = 'cuda:99': PyTorch sees (no|\d+) GPUs? here"),
+    ],
+)
+def test_where_lessons_cannot_be_is_one_clear_line(where: str, says: str, tmp_path: Any, capsys: Any) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    with pytest.raises(UsageError, match=says):
+        Fleet("LQR", "cem-rl", [0], lessons=where)
+    words = ["train", "LQR", "--algo", "cem-rl", "--lessons", where, "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert re.search(says, capsys.readouterr().err) and not (tmp_path / "run").exists()
+
+
+def test_lessons_on_a_gpu_need_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UsageError, match=r"this needs torch: pip install 'offrank\[torch\]'"):
+        Fleet("LQR", "cem-rl", [0], lessons="cuda")
+
+
+def test_where_lessons_are_is_no_part_of_a_run(tmp_path: Any) -> None:
+    words = ["train", "LQR", "--iterations", "1", "--eval-every", "0", "--quiet", "--horizon", "20"]
+    words += ["--out", str(tmp_path / "run")]
+    assert main([*words, "--lessons", "cpu"]) == 0
+    assert "lessons" not in (tmp_path / "run" / "config.json").read_text()
+    assert main([*words, "--resume"]) == 0

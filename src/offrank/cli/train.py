@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offrank.algorithms import ALGORITHMS
+from offrank.algorithms.learning.device import check_lessons
 from offrank.cli import cluster, gpu
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
 from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError, require
@@ -77,6 +78,11 @@ def add_parser(verbs: Any) -> None:
     how.add_argument(
         "--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU), or of the ray engine"
     )
+    how.add_argument(
+        "--lessons",
+        metavar="cpu|cuda",
+        help="where critics are trained (default: on the engine's GPU, if any)",
+    )
     how.add_argument("--out", type=Path, metavar="DIR", help="run folder, or folder of several (default: runs/...)")
     how.add_argument("--resume", action="store_true", help="continue the run in the run folder")
     how.add_argument(
@@ -102,6 +108,7 @@ def train(args: argparse.Namespace) -> int:
     recipes = [resolve(task, algo, args.ranker, dict(args.set), args.policy) for algo in algos]
     if args.tensorboard:
         require("tensorboardX", "tensorboard")
+    check_lessons(args.lessons)
     folders = _folders(args, task, algos, numbers, several)
     if not args.resume:
         for folder in folders.values():
@@ -137,7 +144,7 @@ def train(args: argparse.Namespace) -> int:
         opening = {folder.name: partial(open_one, key, folder) for key, folder in folders.items()}
         runs, failures = open_runs(opening)
         try:
-            drive_shown(runs, engine, sys.stderr, not args.quiet, failures=[*damaged, *failures])
+            drive_shown(runs, engine, sys.stderr, not args.quiet, None, [*damaged, *failures], args.lessons)
         except FleetError:
             _report([run for run in runs if run.stop_reason is not None], args)
             raise

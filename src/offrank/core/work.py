@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any, Self, TypeVar
 
 from offrank.core.arrays import Memory
+from offrank.core.errors import OffrankError
 from offrank.core.rollouts import Request, Rollouts
 
 T = TypeVar("T")
@@ -24,20 +25,30 @@ class Lesson(ABC):
     def carry_out(self) -> Memory:
         """Do the computation in this process. Returns the changed entries of the algorithm's memory."""
 
+    def attempt(self) -> Memory | OffrankError:
+        """The same, with the error of a lesson that fails as its result."""
+        try:
+            return self.carry_out()
+        except OffrankError as error:
+            return error
+
     @classmethod
-    def carry_out_together(cls, lessons: Sequence[Self], owners: Sequence[object], device: str) -> list[Memory]:
-        """Carry out several lessons with equal keys in one batch.
+    def carry_out_together(
+        cls, lessons: Sequence[Self], owners: Sequence[object], device: str
+    ) -> list[Memory | OffrankError]:
+        """Carry out several lessons with equal keys in one batch. The result of a lesson that fails is its error: the
+        others' are not affected.
 
         Args:
             lessons: the lessons.
             owners: the run of each lesson; buffers kept on the device between lessons are identified by it.
             device: a PyTorch device name.
         """
-        return [lesson.carry_out() for lesson in lessons]
+        return [lesson.attempt() for lesson in lessons]
 
 
 Work = Request | Lesson
-Outcome = Rollouts | Memory  # of a Request, and of a Lesson
+Outcome = Rollouts | Memory  # of a Request, and of a Lesson; an OffrankError in its place if the work failed
 Asking = Generator[Work, Any, T]  # yields work, is sent its outcome, and returns a T
 
 

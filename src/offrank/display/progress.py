@@ -55,13 +55,14 @@ def drive_shown(
     enabled: bool = True,
     side_by_side: int | None = None,
     failures: Sequence[RunFailed] = (),
+    lessons: str | None = None,
 ) -> None:
     """`offrank.runs.drive.drive`, with progress shown on a stream."""
     display = make_display(runs, stream, enabled)
     for run in runs:
         run.callbacks = (display.on_record, *run.callbacks)
     try:
-        drive(runs, engine, display.tick, side_by_side, failures)
+        drive(runs, engine, display.tick, side_by_side, failures, lessons)
     finally:
         display.close()
 

@@ -1,7 +1,7 @@
 """Driving runs: one engine serves the requests of several runs concurrently.
 
 A single run is a fleet of one. Runs do not wait for each other: as soon as a run's request is complete, its next one is
-submitted to the engine. If the engine runs on a GPU, lessons are collected for a short time and carried out there in
+submitted to the engine. On a GPU, the engine's or another, lessons are collected for a short time and carried out in
 batches.
 """
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 
-from offrank.core.errors import EpisodeError, FleetError, Interrupted, OffrankError, RunFailed
+from offrank.core.errors import FleetError, Interrupted, OffrankError, RunFailed
 from offrank.core.noise import size_cache
 from offrank.core.rollouts import Request
 from offrank.core.work import Lesson, Outcome, Work
@@ -77,14 +77,14 @@ class LessonQueue:
         self._since.setdefault(key, time.monotonic())
         self._waiting[key].append((run, lesson))
 
-    def due(self, active: Sequence[Run], idle: bool) -> list[tuple[Run, Lesson, Outcome]]:
+    def due(self, active: Sequence[Run], idle: bool) -> list[tuple[Run, Lesson, Outcome | OffrankError]]:
         """Carry out the batches that need not wait any longer.
 
         Args:
             active: the runs that have not ended.
             idle: whether there is nothing else to do.
         """
-        done: list[tuple[Run, Lesson, Outcome]] = []
+        done: list[tuple[Run, Lesson, Outcome | OffrankError]] = []
         going = set(active)
         self._kind = {run: key for run, key in self._kind.items() if run in going}
         for key in list(self._waiting):
@@ -104,11 +104,19 @@ class LessonQueue:
 class _Drive:
     """One call of `drive`: the active runs, and the work each of them waits for."""
 
-    def __init__(self, runs: Iterable[Run], engine: Engine, side_by_side: int | None, failures: Sequence[RunFailed]):
+    def __init__(
+        self,
+        runs: Iterable[Run],
+        engine: Engine,
+        side_by_side: int | None,
+        failures: Sequence[RunFailed],
+        lessons: str | None,
+    ):
         self._remaining, self._engine, self._side_by_side = iter(runs), engine, side_by_side
         self._waiting: dict[int, tuple[Run, Request]] = {}  # by ticket of the engine
         self._started: list[Run] = []
-        self._lessons = None if engine.device is None else LessonQueue(engine.device)
+        device = engine.device if lessons is None else lessons
+        self._lessons = None if device in (None, "cpu") else LessonQueue(device)
         self.failures = list(failures)
 
     @property
@@ -152,7 +160,7 @@ class _Drive:
             for run, lesson, learned in self._lessons.due(self.active, idle=not completed):
                 self._receive(run, lesson, learned)
 
-    def _receive(self, run: Run, work: Work, outcome: Outcome | EpisodeError) -> None:
+    def _receive(self, run: Run, work: Work, outcome: Outcome | OffrankError) -> None:
         self._step(run, partial(run.receive, work, outcome))
 
     def _step(self, run: Run, step: Callable[[], None]) -> None:
@@ -177,7 +185,7 @@ class _Drive:
                 elif self._lessons is not None:
                     self._lessons.add(run, work)
                 else:
-                    run.receive(work, work.carry_out())
+                    run.receive(work, work.attempt())
 
 
 def drive(
@@ -186,6 +194,7 @@ def drive(
     tick: Callable[[], None] | None = None,
     side_by_side: int | None = None,
     failures: Sequence[RunFailed] = (),
+    lessons: str | None = None,
 ) -> None:
     """Drive runs to their end.
 
@@ -195,6 +204,7 @@ def drive(
         tick: called several times per second.
         side_by_side: maximum number of active runs; None for all.
         failures: runs that could not be opened, to be reported with those that fail.
+        lessons: where they are carried out: cpu, or a GPU such as cuda; None for the engine's GPU, if it has one.
 
     Raises:
         Interrupted: by a signal. The active runs were saved, and can be continued to the same bits. It holds the
@@ -206,7 +216,7 @@ def drive(
     """
     opened = runs if isinstance(runs, Sequence) else ()
     with catching_signals() as signals:
-        driving = _Drive(runs, engine, side_by_side, failures)
+        driving = _Drive(runs, engine, side_by_side, failures, lessons)
         try:
             driving.start_runs()
             while driving.busy:

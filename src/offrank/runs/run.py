@@ -20,7 +20,7 @@ from filelock import BaseFileLock
 
 from offrank.core.arrays import Metrics
 from offrank.core.candidates import Around
-from offrank.core.errors import EpisodeError, OffrankError
+from offrank.core.errors import OffrankError
 from offrank.core.files import write_json
 from offrank.core.noise import Role, episode_seeds
 from offrank.core.rollouts import Request, Rollouts
@@ -103,15 +103,15 @@ class Run(Record):
         new, self._new = self._new, []
         return new
 
-    def receive(self, work: Work, outcome: Outcome | EpisodeError) -> None:
+    def receive(self, work: Work, outcome: Outcome | OffrankError) -> None:
         """Take the result of work that `take` returned, and advance the run.
 
         Raises:
-            OffrankError: an episode or the iteration failed. During an evaluation, which may end the run, the error of
-                an iteration is raised once the evaluation is complete.
+            OffrankError: an episode, a lesson or the iteration failed. During an evaluation, which may end the run, the
+                error of an iteration is raised once the evaluation is complete.
         """
         if work is self._evaluating:
-            if isinstance(outcome, EpisodeError):
+            if isinstance(outcome, OffrankError):
                 raise outcome
             assert isinstance(outcome, Rollouts)
             self._finish_evaluation(outcome)
@@ -152,9 +152,9 @@ class Run(Record):
             if lock is not None:
                 lock.release(force=True)
 
-    def _continue_loop(self, outcome: Outcome | EpisodeError) -> None:
+    def _continue_loop(self, outcome: Outcome | OffrankError) -> None:
         try:
-            if isinstance(outcome, EpisodeError):
+            if isinstance(outcome, OffrankError):
                 raise outcome
             self._advance(outcome)
         except OffrankError as error:

@@ -17,13 +17,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from offrank.algorithms.learning import networks
+from offrank.algorithms.learning.device import Record, has_torch, recorder
 from offrank.algorithms.learning.networks import NETWORKS
 from offrank.algorithms.rankers.critic import BATCH, CHUNK, OUTLIER, SLOW, CriticLesson
 from offrank.core.arrays import Memory, part
 
 Array = Any  # a NumPy array or a PyTorch tensor
-Update = Callable[[], None]
-Record = Callable[[Update], Update]
 
 
 @dataclass
@@ -248,28 +247,9 @@ def _views(vectors: Array, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, A
 @cache
 def trainer_on(device: str) -> BatchedTrainer | None:
     """A trainer that uses PyTorch on a device; None if PyTorch is not installed, or has no such device."""
-    try:
-        import torch
-    except ImportError:
+    if not has_torch(device):
         return None
-    on_gpu = device.startswith("cuda")
-    if on_gpu and not torch.cuda.is_available():
-        return None
-
-    def record(work: Update) -> Update:
-        """A CUDA graph of about forty small kernels, which take less time to run than to launch one by one."""
-        cuda: Any = torch.cuda
-        stream = cuda.Stream(device)
-        stream.wait_stream(cuda.current_stream(device))
-        with cuda.stream(stream):
-            for _ in range(3):
-                work()  # initialisation on first use must not be recorded
-        stream.synchronize()
-        graph = cuda.CUDAGraph()
-        with cuda.device(device), cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            work()
-        replay: Update = graph.replay
-        return replay
+    import torch
 
     up, down = partial(torch.as_tensor, device=device), lambda tensor: tensor.cpu().numpy()
-    return BatchedTrainer(torch, up, down, record) if on_gpu else BatchedTrainer(torch, up, down)
+    return BatchedTrainer(torch, up, down, recorder(device))

@@ -80,9 +80,10 @@ def squared_error_gradient(nets: Memory, x: Floats, y: Floats) -> Memory:
     return weights | {f"c{layer}": d.sum(axis=-2, keepdims=True) for layer, d in ((1, d1), (2, d2), (3, d3))}
 
 
-def step_size(rate: float, step: int) -> float:
-    """Step size of Adam's update number `step`, counted from 1, with bias correction."""
-    return float(np.float32(rate * np.sqrt(1 - BETA2**step) / (1 - BETA1**step)))
+def step_size(rate: float, step: Any) -> Any:
+    """Step size of Adam's update number `step`, counted from 1, with bias correction; an array for several."""
+    size = np.float32(rate * np.sqrt(1 - BETA2**step) / (1 - BETA1**step))
+    return size if isinstance(step, np.ndarray) else float(size)
 
 
 def adam(nets: Memory, gradient: Memory, first: Memory, second: Memory, size: Any) -> None:

@@ -3,19 +3,21 @@
 S. Fujimoto, H. van Hoof, D. Meger, "Addressing Function Approximation Error in Actor-Critic Methods", ICML 2018
 (https://arxiv.org/abs/1802.09477): targets are the minimum of two slow copies at a slightly perturbed action. States
 are normalised as the policies see them, actions clipped to the environment's box where it has one. Everything is plain
-arrays in single precision, under one BLAS thread: same seed, same bits.
+arrays in single precision, under one BLAS thread: same seed, same bits. On a GPU, the lessons of many runs are one
+computation (`batched_td3.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.random import Generator
 
 from offrank.algorithms.learning import networks
+from offrank.algorithms.learning.device import has_torch
 from offrank.algorithms.learning.networks import Floats
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, IntArray, Memory
@@ -67,8 +69,8 @@ def new_critics(settings: TD3Settings, policy: Policy, seed: int) -> Memory:
 
 @dataclass(frozen=True, eq=False)
 class TD3Lesson(Lesson):
-    """Updates of the critics, and of some actors one after the other: first a share of the critics' updates, with the
-    actor as it is, then the actor's."""
+    """Updates of the critics and of g actors. The critics' are in g shares: share i has the target actions of actor i
+    as it was drawn. Then actor i follows the first critic as it was after share i."""
 
     settings: TD3Settings
     space: Space
@@ -84,7 +86,25 @@ class TD3Lesson(Lesson):
 
     @property
     def batch_key(self) -> Hashable:
-        return self.settings, self.policy
+        space = self.space
+        bounds = None if space.low is None or space.high is None else (*space.low.tolist(), *space.high.tolist())
+        return self.settings, self.policy, len(self.thetas), bounds
+
+    @property
+    def shares(self) -> list[int]:
+        """The number of the critics' updates with each actor's actions, (g,)."""
+        each, more = divmod(self.critic_updates, len(self.thetas))
+        return [each + (member < more) for member in range(len(self.thetas))]
+
+    @classmethod
+    def carry_out_together(
+        cls, lessons: Sequence[Self], owners: Sequence[object], device: str
+    ) -> list[Memory | OffrankError]:
+        if not has_torch(device):
+            return super().carry_out_together(lessons, owners, device)
+        from offrank.algorithms.learning import batched_td3
+
+        return batched_td3.trainer_on(device).train(lessons, owners)
 
     def carry_out(self) -> Memory:
         """The critics after their updates, and `thetas` (g, d) of the actors after theirs.
@@ -92,24 +112,38 @@ class TD3Lesson(Lesson):
         Raises:
             OffrankError: they became non-finite.
         """
-        q, slow, first, second = networks.unpack(self.critics)
-        step, count = int(self.critics["step"]), len(self.thetas)
-        random = Generator(philox(self.seed, Purpose.CRITIC, self.iteration, 1))
-        starts = np.flatnonzero(self.replay["ahead"])
+        q, slow, first, second = nets = networks.unpack(self.critics)
+        step = int(self.critics["step"])
+        starts, actors = np.flatnonzero(self.replay["ahead"]), self.thetas.astype(np.float32)
+        followed: list[Memory] = []  # the first critic after each share
         trained = np.empty_like(self.thetas)
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-            for member, theta in enumerate(self.thetas.astype(np.float32)):
-                share = self.critic_updates // count + (member < self.critic_updates % count)
+            random = self.stream(0)
+            for theta, share in zip(actors, self.shares, strict=True):
                 for rows, noise in self._draws(random, starts, share, noisy=True):
                     for at, eps in zip(rows, noise, strict=True):
                         step += 1
                         self._update_critics(q, slow, first, second, theta, at, eps, step)
-                trained[member] = self._follow(q, theta, random, starts)
-        out: Memory = {"step": np.array(step, dtype=np.int64), "thetas": trained}
-        out |= networks.pack((q, slow, first, second))
+                followed.append({name: value[:1].copy() for name, value in q.items()})
+            for member, (theta, critic) in enumerate(zip(actors, followed, strict=True)):
+                trained[member] = self._follow(critic, theta, self.stream(1 + member), starts)
+        return self.outcome(nets, trained)
+
+    def outcome(self, nets: Sequence[Memory], thetas: FloatArray) -> Memory:
+        """The result, of the networks and actors after all updates.
+
+        Raises:
+            OffrankError: they are not finite.
+        """
+        step = int(self.critics["step"]) + self.critic_updates
+        out: Memory = {"step": np.array(step, dtype=np.int64), "thetas": thetas, **networks.pack(nets)}
         if not all(np.isfinite(value).all() for value in out.values()):
             raise OffrankError(f"the critics or actors became non-finite in iteration {self.iteration}")
         return out
+
+    def stream(self, which: int) -> Generator:
+        """Random numbers of this lesson: 0 for the critics, 1 + i for actor i."""
+        return Generator(philox(self.seed, Purpose.CRITIC, self.iteration, 1 + which))
 
     def _draws(self, random: Generator, starts: IntArray, updates: int, noisy: bool) -> Any:
         """Rows of the batches (u, B), and noise on the target's actions (u, B, p), some updates at a time."""
@@ -143,9 +177,8 @@ class TD3Lesson(Lesson):
         networks.adam(q, gradient, first, second, networks.step_size(settings.critic_rate, step))
         networks.follow(slow, q, float(np.float32(settings.slow)))
 
-    def _follow(self, q: Memory, theta: Floats, random: Generator, starts: IntArray) -> Floats:
-        """An actor after its updates: gradient ascent on the first critic's value, by Adam from zero moments."""
-        critic = {name: value[:1] for name, value in q.items()}
+    def _follow(self, critic: Memory, theta: Floats, random: Generator, starts: IntArray) -> Floats:
+        """An actor after its updates: gradient ascent on a critic's value, by Adam from zero moments."""
         nets, first, second = ({"theta": array} for array in (theta.copy(), np.zeros_like(theta), np.zeros_like(theta)))
         step = 0
         for rows, _ in self._draws(random, starts, self.actor_updates, noisy=False):

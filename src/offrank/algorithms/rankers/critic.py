@@ -36,7 +36,7 @@ from offrank.algorithms.rankers.controls import Random
 from offrank.algorithms.rankers.trust import correlation, no_evidence, observe, sign_accuracy
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, IntArray, Memory, part, prefixed
-from offrank.core.errors import UsageError
+from offrank.core.errors import OffrankError, UsageError
 from offrank.core.noise import Purpose, philox
 from offrank.core.policy import Policy
 from offrank.core.work import Asking, Lesson
@@ -234,11 +234,15 @@ class CriticLesson(Lesson):
         return self.critic, self.proposal.policy
 
     @classmethod
-    def carry_out_together(cls, lessons: Sequence[Self], owners: Sequence[object], device: str) -> list[Memory]:
+    def carry_out_together(
+        cls, lessons: Sequence[Self], owners: Sequence[object], device: str
+    ) -> list[Memory | OffrankError]:
         from offrank.algorithms.learning.batched import trainer_on
 
         trainer = trainer_on(device)
-        return trainer.train(lessons, owners) if trainer else super().carry_out_together(lessons, owners, device)
+        if trainer is None:
+            return super().carry_out_together(lessons, owners, device)
+        return [*trainer.train(lessons, owners)]
 
     def carry_out(self) -> Memory:
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # `outcome` checks for divergence
