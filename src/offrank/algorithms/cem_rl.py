@@ -39,6 +39,7 @@ class CEMSettings:
 
     name: ClassVar[str] = "cem"
     suggests: ClassVar[dict[str, Any]] = {"reward_shift": 0.0}  # rewards as paid, as published
+    eval_steps: ClassVar[int] = 10_000  # between evaluations: a generation of whole episodes is as long
 
     population: int = 10  # members per generation
     elites: int = 5  # the best ones, which make the next distribution

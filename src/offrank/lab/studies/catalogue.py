@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from offrank.lab.studies.outcomes import Row, gather, groups
 from offrank.lab.studies.paper import about, paper
 from offrank.lab.studies.plan import Planned, Variant, plan_runs
 from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
-from offrank.runs.config import resolve, task_default
+from offrank.runs.config import EVAL_EVERY, resolve, task_default
 from offrank.tasks import TASKS
 
 THREE = ("Swimmer-v3", "Hopper-v3", "HalfCheetah-v3")
@@ -113,7 +113,7 @@ class Study:
     seeds: int = 8
     variants: Callable[[str, Sequence[str], bool], list[Variant]] = compared
     stops: bool = True  # runs stop at the threshold; otherwise every run uses its whole budget
-    eval_every: int = 10
+    evaluation: Mapping[str, int] = field(default_factory=lambda: {"eval_every": EVAL_EVERY})
     pool: str = "runs"  # subfolder of the study folder that holds the run folders
     side_by_side: int | None = None  # runs at a time; None: what suits the engine
     can_be_cut: bool = True  # whether a row can be cut at a smaller budget
@@ -145,7 +145,7 @@ class Study:
         for task in tasks:
             if self.stops and thresholds[task] is None:
                 raise UsageError(f"{task} has no threshold, and {self.name} is about reaching one")
-        return plan_runs(tasks, variants, seeds, steps, thresholds, self.eval_every)
+        return plan_runs(tasks, variants, seeds, steps, thresholds, **self.evaluation)
 
 
 STUDIES = {
@@ -192,7 +192,7 @@ STUDIES = {
             algos=("ars", "op-ars"),
             seeds=100,
             stops=False,
-            eval_every=0,
+            evaluation={"eval_every": 0},
             can_be_cut=False,
             needs=("curve",),
             any_task=False,

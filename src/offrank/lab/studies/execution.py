@@ -17,6 +17,7 @@ from offrank.engines import Cluster, Engine, Gpu, make_engine, resolve_engine
 from offrank.lab.requests import around_start
 from offrank.lab.studies.plan import Planned
 from offrank.policies import make_policy
+from offrank.runs.config import EVAL_EVERY
 from offrank.runs.drive import drive
 from offrank.runs.opening import open_run
 from offrank.runs.run import Run
@@ -128,15 +129,20 @@ def seconds_per_step(engine: Engine, episodes: int = 16, horizon: int = 100) -> 
     return (time.perf_counter() - begin) / steps
 
 
-def evaluation_share(run: Planned, eval_episodes: int = 100) -> float:
+def evaluation_share(run: Planned, horizon: int = 1000) -> float:
     """Evaluation steps per training step, if all episodes are equally long."""
-    if run.eval_every == 0:
+    episodes, every = run.evaluation.get("eval_episodes", 100), run.evaluation.get("eval_every", EVAL_EVERY)
+    if "eval_steps" in run.evaluation:
+        return episodes * horizon / run.evaluation["eval_steps"]
+    if every == 0:
         return 0.0
     recipe = run.recipe
     h, ranker = recipe.hyperparameters, recipe.ranker.name
+    if "population" in h:
+        return episodes / (every * int(h["population"]))
     behaviour = int(h.get("n_behaviour", 0))
     pairs = int(h["n_directions"] if ranker == "on-policy" else h["n_top"])
-    return eval_episodes / (run.eval_every * (2 * pairs + behaviour))
+    return episodes / (every * (2 * pairs + behaviour))
 
 
 def estimate(

@@ -17,12 +17,12 @@ from offrank.core.errors import FileFormatError
 from offrank.core.files import parse_json, read_json, write_atomically
 from offrank.display.plots import Curve, run_folders
 from offrank.lab.studies.plan import Variant
-from offrank.runs.config import RunConfig, task_default
+from offrank.runs.config import EVALUATION, RunConfig, task_default
 from offrank.runs.folder import RESULT
 from offrank.tasks import TASKS
 
 Row = dict[str, Any]
-SETUP = ("horizon", "eval_every", "eval_episodes", "env_args", "clip_actions")  # what a command needs beyond the result
+SETUP = ("horizon", *EVALUATION, "env_args", "clip_actions")  # what a command needs beyond the result
 AT_THE_END = {"evaluation_steps", "best_return", "final_return", "stop_reason", "wall_s", "policy_sha256"}
 KINDS = {"task": str, "algo": str, "seed": int, "steps": int, "engine": str, "hyperparameters": dict}
 NEEDED = {*KINDS, "ranker"}

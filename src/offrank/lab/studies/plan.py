@@ -11,7 +11,7 @@ from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.space import Space
 from offrank.display.plots import Curve
-from offrank.runs.config import REMOVED, Recipe, RunConfig, configure, resolve
+from offrank.runs.config import REMOVED, Recipe, RunConfig, configure, evaluation_given, resolve
 from offrank.runs.folder import CONFIG, METRICS, RESULT, folder_name
 from offrank.runs.opening import stored_config
 
@@ -103,7 +103,7 @@ class Planned:
     seed: int
     steps: int
     threshold: float | None
-    eval_every: int = 10
+    evaluation: Mapping[str, int]  # settings of evaluations, by name
 
     @property
     def recipe(self) -> Recipe:
@@ -122,11 +122,10 @@ class Planned:
         """
         limits: dict[str, Any] = {"steps": self.steps, "threshold": self.threshold}
         recipe = self.recipe
-        same = {"algo": self.variant.algo, "seed": self.seed, "engine": engine, "eval_every": self.eval_every}
+        evaluation = evaluation_given(**self.evaluation)
+        same = {"algo": self.variant.algo, "seed": self.seed, "engine": engine, **evaluation}
         stored = stored_config(folder, self.task, limits, same | recipe.hyperparameters)
-        return stored or configure(
-            self.task, recipe, info, seed=self.seed, engine=engine, eval_every=self.eval_every, **limits
-        )
+        return stored or configure(self.task, recipe, info, seed=self.seed, engine=engine, **evaluation, **limits)
 
     def progress(self, folder: Path) -> tuple[int, bool]:
         """Training steps of the run in the folder, and whether that is all this study needs."""
@@ -144,12 +143,12 @@ def plan_runs(
     seeds: Iterable[int],
     steps: Mapping[str, int],
     thresholds: Mapping[str, float | None],
-    eval_every: int = 10,
+    **evaluation: int,
 ) -> list[Planned]:
     """Every variant of every task with every seed, seed by seed, so that an unfinished study has comparable runs."""
     seeds = list(seeds)
     return [
-        Planned(task, variant, seed, steps[task], thresholds[task], eval_every)
+        Planned(task, variant, seed, steps[task], thresholds[task], evaluation)
         for task in tasks
         for seed in seeds
         for variant in variants[task]
