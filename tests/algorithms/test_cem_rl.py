@@ -267,6 +267,8 @@ def test_a_fleet_of_different_algorithms_gives_each_its_own_bits(tmp_path: Path)
         (offrank.CEMRL, {"gradient_members": 0}, "the algorithm cem has none"),
         (offrank.CEMRL, {"batch": 0}, "batch = 0: must be at least 1"),
         (offrank.CEMRL, {"ranker": "kernel"}, "takes no ranker"),
+        (offrank.CEM, {"probe_share": 0.1}, "probe_share = 0.1: cem does not search for the length of its episodes"),
+        (offrank.CEMRL, {"probe_share": 0.1}, "probe_share = 0.1: cem-rl does not search"),
         (offrank.CEM, {"hidden": 3}, "unknown hyperparameter 'hidden' of cem"),
     ],
 )

@@ -95,6 +95,11 @@ class CEM(Algorithm):
             raise UsageError(
                 f"{self.settings.name} runs every member: it takes no ranker ({self.ranker.name} was given)"
             )
+        if self.episodes.probe_share > 0:
+            raise UsageError(
+                f"probe_share = {self.episodes.probe_share:g}: {self.settings.name} does not search for the length of "
+                "its episodes; train_horizon sets it"
+            )
 
     def start(self, seed: int) -> State:
         mean, settings = self.kind.start(seed), self.settings
