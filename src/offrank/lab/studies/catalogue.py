@@ -13,7 +13,7 @@ from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.files import write_atomically
 from offrank.lab.figures import save_figure
-from offrank.lab.studies import figures, lqr
+from offrank.lab.studies import figures, hybrids, lqr
 from offrank.lab.studies.outcomes import Row, gather, groups
 from offrank.lab.studies.paper import about, paper
 from offrank.lab.studies.plan import Planned, Variant, plan_runs
@@ -113,6 +113,7 @@ class Study:
     seeds: int = 8
     variants: Callable[[str, Sequence[str], bool], list[Variant]] = compared
     stops: bool = True  # runs stop at the threshold; otherwise every run uses its whole budget
+    steps: int | None = None  # budget of a run; None: the task's
     evaluation: Mapping[str, int] = field(default_factory=lambda: {"eval_every": EVAL_EVERY})
     pool: str = "runs"  # subfolder of the study folder that holds the run folders
     side_by_side: int | None = None  # runs at a time; None: what suits the engine
@@ -140,7 +141,7 @@ class Study:
         seeds = range(self.seeds) if options.seeds is None else options.seeds
         variants = {t: self.variants(t, options.algos or self.algos, options.algos is not None) for t in tasks}
         kind = "budget" if self.stops else "fixed"
-        steps = {t: options.budget or about(t, kind) for t in tasks}
+        steps = {t: options.budget or self.steps or about(t, kind) for t in tasks}
         thresholds = {t: task_default(t, "threshold") if self.stops else None for t in tasks}
         for task in tasks:
             if self.stops and thresholds[task] is None:
@@ -183,6 +184,19 @@ STUDIES = {
             side_by_side=1,
             can_be_cut=False,
             needs=(*REACHING, "wall_s"),
+        ),
+        Study(
+            name="hybrids",
+            help="CEM-RL, its off-policy form, CEM and ARS at 500,000 steps",
+            present=hybrids.present,
+            tasks=hybrids.TASKS,
+            algos=hybrids.ALGOS,
+            variants=hybrids.variants,
+            stops=False,
+            steps=hybrids.STEPS,
+            evaluation={"eval_steps": 10_000, "eval_episodes": 10},
+            pool="hybrids",
+            needs=CURVE,
         ),
         Study(
             name="lqr",

@@ -38,10 +38,11 @@ class ExecutionSettings:
     gpu: Gpu | None = None  # of the warp engine
     cluster: Cluster | None = None  # that runs the episodes; None: this machine
 
-    def open_engine(self, task: str) -> Engine:
+    def open_engine(self, task: str, clip_actions: bool | None = None) -> Engine:
         return make_engine(
             task,
             self.engine_name(task),
+            clip_actions=clip_actions,
             threads=self.threads,
             workers=self.workers,
             gpu=self.gpu,
@@ -65,18 +66,20 @@ def missing(plan: Sequence[Planned], pool: Path) -> list[Planned]:
 
 
 def carry_out(plan: Sequence[Planned], settings: ExecutionSettings, display: GrowingDisplay) -> Progress:
-    """Run the missing runs of a plan, task by task.
+    """Run the missing runs of a plan, task by task; those that clip actions apart from those that do not.
 
     Raises:
         Interrupted: by a signal; everything was saved, and the same plan continues from there.
         OffrankError: a run failed; the other runs of its task were run to their end first.
     """
     progress = Progress()
-    for task in dict.fromkeys(run.task for run in plan):
-        runs = [run for run in plan if run.task == task]
+    places: dict[tuple[str, bool | None], list[Planned]] = {}
+    for run in plan:
+        places.setdefault((run.task, run.clip_actions(settings.engine_name(run.task))), []).append(run)
+    for place, runs in places.items():
         while todo := [run for run in missing(runs, settings.pool) if run not in progress.done]:
             before = len(progress.done)
-            engine = settings.open_engine(task)
+            engine = settings.open_engine(*place)
             try:
                 width = settings.side_by_side or SIDE_BY_SIDE.get(engine.name, A_FEW)
                 busy: list[Planned] = []

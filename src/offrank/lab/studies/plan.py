@@ -11,7 +11,7 @@ from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.space import Space
 from offrank.display.plots import Curve
-from offrank.runs.config import REMOVED, Recipe, RunConfig, configure, evaluation_given, resolve
+from offrank.runs.config import REMOVED, Recipe, RunConfig, clipping, configure, evaluation_given, resolve
 from offrank.runs.folder import CONFIG, METRICS, RESULT, folder_name
 from offrank.runs.opening import stored_config
 
@@ -114,6 +114,10 @@ class Planned:
     def name(self) -> str:
         return folder_name(self.task, self.variant.label, self.seed)
 
+    def clip_actions(self, engine: str) -> bool | None:
+        """Whether its environment clips actions, as in `offrank train`."""
+        return clipping(self.task, engine, [self.recipe], None)
+
     def config(self, engine: str, info: Space, folder: Path) -> RunConfig:
         """The configuration to start the run with, or to continue it with in its folder.
 
@@ -123,9 +127,9 @@ class Planned:
         limits: dict[str, Any] = {"steps": self.steps, "threshold": self.threshold}
         recipe = self.recipe
         evaluation = evaluation_given(**self.evaluation)
-        same = {"algo": self.variant.algo, "seed": self.seed, "engine": engine, **evaluation}
-        stored = stored_config(folder, self.task, limits, same | recipe.hyperparameters)
-        return stored or configure(self.task, recipe, info, seed=self.seed, engine=engine, **evaluation, **limits)
+        same = {"seed": self.seed, "engine": engine, "clip_actions": self.clip_actions(engine), **evaluation}
+        stored = stored_config(folder, self.task, limits, {"algo": recipe.algo} | same | recipe.hyperparameters)
+        return stored or configure(self.task, recipe, info, **same, **limits)
 
     def progress(self, folder: Path) -> tuple[int, bool]:
         """Training steps of the run in the folder, and whether that is all this study needs."""
