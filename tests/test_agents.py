@@ -484,6 +484,9 @@ def test_bad_arguments_get_a_clear_error(env, options, message) -> None:
         ({"iterations": -1}, "iterations = -1"),
         ({"iterations": 1, "eval_every": -1}, "eval_every = -1"),
         ({"iterations": 1, "eval_episodes": 0}, "eval_episodes = 0"),
+        ({"iterations": 1, "eval_every": 10, "eval_steps": 100}, "give eval_every or eval_steps, not both"),
+        ({"iterations": 1, "eval_steps": 0}, "eval_steps = 0"),
+        ({"iterations": 1, "confirm_episodes": 5}, "confirm_episodes = 5: must be more than eval_episodes = 100"),
         ({"iterations": 1, "threshold": float("nan")}, "threshold = nan"),
     ],
     ids=str,
@@ -491,6 +494,17 @@ def test_bad_arguments_get_a_clear_error(env, options, message) -> None:
 def test_learn_refuses_limits_that_make_no_sense(options, message) -> None:
     with pytest.raises(UsageError, match=message):
         agent().learn(**options)
+
+
+def test_eval_steps_and_eval_every_replace_each_other(tmp_path) -> None:
+    cem = offrank.CEM(POINT, workers=0)
+    assert cem._config.eval_steps == 10_000 and agent()._config.eval_steps is None
+    cem.learn(iterations=2, eval_every=1, eval_episodes=2, out=tmp_path)
+    assert cem._run.config.eval_steps is None and len(cem._run.evaluations) == 2
+    again = offrank.CEM(POINT, workers=0).learn(iterations=3, out=tmp_path, resume=True)  # evaluated as before
+    assert [e.iteration for e in again._run.evaluations] == [1, 2, 3]
+    again.learn(iterations=4, eval_steps=1)
+    assert (again._run.config.eval_every, len(again._run.evaluations)) == (10, 4)
 
 
 def test_predict_gives_an_action_of_the_environments_own_space() -> None:

@@ -187,12 +187,26 @@ def test_the_threshold_ends_it() -> None:
     assert run.best_policy.sha256 == run.policy.sha256
 
 
+def test_episodes_that_confirm_are_asked_for_and_counted() -> None:
+    run = finish(ask_tell(iterations=None, threshold=-1e9, eval_every=1, eval_episodes=2, confirm_episodes=3))
+    assert (run.result["stop_reason"], run.result["iterations"]) == ("threshold", 1)
+    assert run.result["steps_to_threshold"] == run.result["steps"] == HORIZON * (1 + 2 * 2 + 2 + 3)
+
+
+def test_evaluations_after_steps_count_their_own_steps() -> None:
+    run = finish(ask_tell(eval_steps=40, eval_episodes=2))  # an iteration has 30 steps, an evaluation 12
+    assert [(e.iteration, e.steps) for e in run._run.evaluations] == [(2, 72), (3, 114)]
+
+
 # --- the journal
 
 
-@pytest.mark.parametrize("eval_every", [0, 1, 2])
-def test_a_restart_after_every_tell_never_asks_twice_and_ends_in_the_same_bits(tmp_path, eval_every) -> None:
-    options = {"eval_every": eval_every, "eval_episodes": 2, "iterations": 3}
+CONFIRMED = {"eval_every": 1, "confirm_episodes": 3, "threshold": -10.0}  # reached by some, confirmed for none
+
+
+@pytest.mark.parametrize("when", [{}, {"eval_every": 1}, {"eval_every": 2}, {"eval_steps": 50}, CONFIRMED], ids=str)
+def test_a_restart_after_every_tell_never_asks_twice_and_ends_in_the_same_bits(tmp_path, when) -> None:
+    options = {"eval_episodes": 2, "iterations": 3} | when
     told: list[str] = []
     while not (run := ask_tell(tmp_path / "journal", **options)).done:
         episode = run.ask()[-1]

@@ -179,6 +179,8 @@ def flip(path: Path, position: int) -> None:
         (["train", "Swimmer-v3", "--horizon", "0"], ["--horizon", "'0'", "positive"]),
         (["train", "Swimmer-v3", "--eval-episodes", "0"], ["--eval-episodes", "'0'", "positive"]),
         (["train", "Swimmer-v3", "--eval-every", "-1"], ["--eval-every", "'-1'", "from 0"]),
+        (["train", "Swimmer-v3", "--eval-every", "10", "--eval-steps", "5k"], ["eval_every or eval_steps, not both"]),
+        (["train", "Swimmer-v3", "--confirm-episodes", "50"], ["confirm_episodes = 50", "eval_episodes = 100"]),
         (["train", "Swimmer-v3", "--threshold", "nan"], ["--threshold", "'nan'", "neither a number nor none"]),
         (["train", "Swimmer-v3", "--threads", "-1"], ["--threads", "'-1'", "from 0"]),
         (["train", "Swimmer-v3", "--workers", "few"], ["--workers", "'few'", "from 0"]),

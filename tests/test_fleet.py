@@ -46,6 +46,16 @@ def test_a_fleet_resumes_to_the_same_bits(tmp_path: Path) -> None:
         fleet().learn(**(SHORT | {"eval_episodes": 3}), out=tmp_path, resume=True)
 
 
+def test_a_fleet_is_evaluated_as_its_algorithms_suggest_and_resumed_as_it_was(tmp_path: Path) -> None:
+    many = fleet(["ars", "cem"], seeds=[0])
+    many.learn(iterations=1, eval_episodes=2, out=tmp_path)
+    assert [run.config.eval_steps for run in many.runs] == [None, 10_000]
+    many.learn(iterations=2, out=tmp_path, resume=True)
+    assert [run.config.eval_episodes for run in many.runs] == [2, 2]
+    with pytest.raises(UsageError, match="eval_steps = None, not 100"):
+        many.learn(iterations=2, eval_steps=100, out=tmp_path, resume=True)
+
+
 def test_the_threshold_is_the_tasks_own_unless_given() -> None:
     (result,) = fleet("ars", seeds=[0]).learn(**SHORT)
     assert result["threshold"] == 325

@@ -18,7 +18,7 @@ from offrank.display.plots import plot_runs
 from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Engine, Gpu, make_engine, on_cluster, on_ray
 from offrank.policies.trained import TrainedPolicy
-from offrank.runs.config import RunConfig, as_stored, clipping, configure, resolve
+from offrank.runs.config import RunConfig, as_stored, clipping, configure, evaluation_given, resolve
 from offrank.runs.evaluation import check_sizes, evaluate_policy
 from offrank.runs.folder import CHECKPOINT, CURVE
 from offrank.runs.opening import holds_run, make_folder, open_run, stored_config
@@ -103,7 +103,9 @@ class Agent:
         iterations: int | None = None,
         threshold: float | None = None,
         eval_every: int | None = None,
+        eval_steps: int | None = None,
         eval_episodes: int | None = None,
+        confirm_episodes: int | None = None,
         out: str | Path | None = None,
         resume: bool = False,
         progress: bool = False,
@@ -117,7 +119,10 @@ class Agent:
             iterations: iterations since the agent was made.
             threshold: stop at the first evaluation whose mean return reaches it.
             eval_every: iterations between evaluations, whose steps are not counted; 0 for none. Default 10.
+            eval_steps: training steps between evaluations, instead of eval_every. The default of CEM and CEMRL: 10,000.
             eval_episodes: episodes per evaluation. Default 100.
+            confirm_episodes: if an evaluation reaches the threshold, evaluate again over so many other episodes, which
+                decide. Default 0: do not.
             out: a run folder for metrics, checkpoints and policies.
             resume: continue the run in `out`.
             progress: show progress on stderr.
@@ -132,10 +137,14 @@ class Agent:
             raise UsageError("this agent was loaded from a policy file: load the run folder or checkpoint to train it")
         run, engine = self._run, self.engine
         limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations, "threshold": threshold}
-        given: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes}
-        given = {name: value for name, value in given.items() if value is not None}
+        given = evaluation_given(
+            eval_every=eval_every,
+            eval_steps=eval_steps,
+            eval_episodes=eval_episodes,
+            confirm_episodes=confirm_episodes,
+        )
         config = replace(run.config, **given, **limits)
-        if total_steps is None and iterations is None and (threshold is None or config.eval_every == 0):
+        if total_steps is None and iterations is None and (threshold is None or not config.evaluates):
             raise UsageError("say when to stop: total_steps, iterations, or threshold with evaluations")
         if out is not None and Path(out) != run.folder:
             folder = Path(out)
@@ -145,7 +154,7 @@ class Agent:
                 )
             stored = stored_config(folder, config.task, {}, given)
             if stored is not None and (folder / CHECKPOINT).is_file():
-                config = replace(config, eval_every=stored.eval_every, eval_episodes=stored.eval_episodes)
+                config = replace(config, **stored.evaluation)
                 self._run = run = open_run(config, engine.space, folder, resume=True)
             else:
                 make_folder(folder)

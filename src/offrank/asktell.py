@@ -21,7 +21,7 @@ from offrank.core.noise import Role
 from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory, check_finite
 from offrank.core.space import Space
 from offrank.policies.trained import TrainedPolicy
-from offrank.runs.config import RunConfig, resolve
+from offrank.runs.config import RunConfig, evaluation_given, resolve
 from offrank.runs.opening import open_run, stored_config
 from offrank.runs.saved import ASK_TELL
 
@@ -49,8 +49,11 @@ class AskTell:
         journal: a folder in which told episodes are stored. A new AskTell with the same arguments continues from it.
         horizon: maximum number of steps per episode.
         total_steps, iterations, threshold: when to stop; never, if none is given.
-        eval_every: iterations between evaluations, 0 for none. Evaluation episodes are asked for, and counted.
+        eval_every: iterations between evaluations; by default there are none. Evaluation episodes are asked for, and
+            counted.
+        eval_steps: steps between evaluations, instead of eval_every.
         eval_episodes: episodes per evaluation.
+        confirm_episodes: if an evaluation reaches the threshold, so many more episodes decide; 0: do not ask for them.
         low, high: bounds that actions are clipped to.
         discrete: the action is the index of the largest of the act_dim outputs.
         keep_episodes: keep the files of all episodes in the journal, not only of those that are still needed.
@@ -72,8 +75,10 @@ class AskTell:
         total_steps: int | None = None,
         iterations: int | None = None,
         threshold: float | None = None,
-        eval_every: int = 0,
+        eval_every: int | None = None,
+        eval_steps: int | None = None,
         eval_episodes: int = 10,
+        confirm_episodes: int = 0,
         low: ArrayLike | None = None,
         high: ArrayLike | None = None,
         discrete: bool = False,
@@ -90,6 +95,12 @@ class AskTell:
         low, high = _bounds(low, high, act_dim)
         space = Space(obs_dim, act_dim, horizon, discrete, low=low, high=high)
         recipe = resolve(None, algorithm.algo, ranker, hyperparameters, policy)
+        evaluation = evaluation_given(
+            eval_every=0 if eval_every is None and eval_steps is None else eval_every,
+            eval_steps=eval_steps,
+            eval_episodes=eval_episodes,
+            confirm_episodes=confirm_episodes,
+        )
         config = RunConfig(
             task=ASK_TELL,
             algo=recipe.algo,
@@ -100,8 +111,7 @@ class AskTell:
             seed=seed,
             engine=ASK_TELL,
             horizon=horizon,
-            eval_every=eval_every,
-            eval_episodes=eval_episodes,
+            **evaluation,
             env_args={
                 "obs_dim": obs_dim,
                 "act_dim": act_dim,
@@ -258,7 +268,7 @@ class AskTell:
         current = f"{self._run.state.iteration:06d}-"
         for path in (self._journal / "told").glob("*.npz"):
             old_evaluation = path.stem.startswith(current) and path.stem in used and "-evaluation-" in path.stem
-            if path.stem < current or (old_evaluation and not self.done):
+            if path.stem < current or (old_evaluation and self._run.last is not None and not self.done):
                 path.unlink(missing_ok=True)
 
     # --- checks

@@ -16,7 +16,7 @@ from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Gpu, make_engine
 from offrank.policies.trained import TrainedPolicy
-from offrank.runs.config import RunConfig, as_stored, clipping, configure, resolve, task_default
+from offrank.runs.config import RunConfig, as_stored, clipping, configure, evaluation_given, resolve, task_default
 from offrank.runs.folder import folder_name
 from offrank.runs.opening import open_run, open_runs, stored_config
 from offrank.runs.run import Run
@@ -113,8 +113,10 @@ class Fleet:
         *,
         iterations: int | None = None,
         threshold: float | None = None,
-        eval_every: int = 10,
-        eval_episodes: int = 100,
+        eval_every: int | None = None,
+        eval_steps: int | None = None,
+        eval_episodes: int | None = None,
+        confirm_episodes: int | None = None,
         out: str | Path | None = None,
         resume: bool = False,
         progress: bool = False,
@@ -127,8 +129,7 @@ class Fleet:
             total_steps: environment steps of each run; the iteration that exceeds them is completed.
             iterations: iterations of each run.
             threshold: a run stops at its first evaluation whose mean return reaches it; by default that of the task.
-            eval_every: iterations between evaluations, whose steps are not counted; 0 for none.
-            eval_episodes: episodes per evaluation.
+            eval_every, eval_steps, eval_episodes, confirm_episodes: when and how to evaluate; see `Agent.learn`.
             out: a folder for the run folders.
             resume: continue the runs in `out`.
             progress: show progress on stderr.
@@ -144,14 +145,20 @@ class Fleet:
         if side_by_side is not None and side_by_side < 1:
             raise UsageError(f"side_by_side = {side_by_side}: must be at least 1, or None for all")
         limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations}
-        given: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes}
+        given = evaluation_given(
+            eval_every=eval_every,
+            eval_steps=eval_steps,
+            eval_episodes=eval_episodes,
+            confirm_episodes=confirm_episodes,
+        )
 
         def open_one(name: str, config: RunConfig) -> Run:
             goal = threshold if threshold is not None else task_default(config.task, "threshold")
             wanted = replace(config, **given, **limits, threshold=goal)
             folder = None if out is None else Path(out) / name
             if folder is not None and resume:
-                stored_config(folder, config.task, {}, given)  # raises if it holds another run
+                stored = stored_config(folder, config.task, {}, given)  # raises if it holds another run
+                wanted = wanted if stored is None else replace(wanted, **stored.evaluation)
             return open_run(wanted, self.engine.space, folder, resume, checkpoint_seconds=checkpoint_seconds)
 
         opening = {name: partial(open_one, name, config) for name, config in self._configs.items()}

@@ -271,6 +271,8 @@ def test_a_fleet_of_different_algorithms_gives_each_its_own_bits(tmp_path: Path)
         (offrank.OPCEMRL, {"ranker": "rase"}, "did you mean 'race'"),
         (offrank.OPCEMRL, {"race_steps": 0}, "race_steps = 0: must be at least 1"),
         (offrank.OPCEMRL, {"ranker": "value", "race_steps": 5}, "unknown hyperparameter 'race_steps' of op-cem-rl"),
+        (offrank.CEM, {"probe_share": 0.1}, "probe_share = 0.1: cem does not search for the length of its episodes"),
+        (offrank.CEMRL, {"probe_share": 0.1}, "probe_share = 0.1: cem-rl does not search"),
         (offrank.CEM, {"hidden": 3}, "unknown hyperparameter 'hidden' of cem"),
     ],
 )

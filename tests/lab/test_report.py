@@ -212,17 +212,32 @@ def test_rows_of_rankers_and_settings_that_no_longer_exist_are_shown(tmp_path: P
     assert "# Swimmer-v3 ars-memory-orthogonalTrue, seeds 0: this version has no such" in text
 
 
-def test_the_command_of_a_run_makes_it_again(tmp_path: Path, monkeypatch) -> None:
+ARS_WORDS = ["--algo", "op-ars", "--set", "step_size=0.05", "--ranker", "random"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*ARS_WORDS, "--eval-every", "1"],
+        [*ARS_WORDS, "--eval-steps", "100", "--confirm-episodes", "5"],
+        ["--algo", "cem"],
+        ["--algo", "cem", "--eval-every", "10"],
+        ["--algo", "cem", "--eval-steps", "200"],
+    ],
+    ids=" ".join,
+)
+def test_the_command_of_a_run_makes_it_again(tmp_path: Path, monkeypatch, words: list[str]) -> None:
     """Also where its setup is not the default."""
     monkeypatch.chdir(tmp_path)
-    words = ["--set", "step_size=0.05", "--horizon", "15", "--eval-every", "1", "--eval-episodes", "3"]
-    words += ["--env-arg", "target=2.0", "--no-clip-actions", "--ranker", "random", "--workers", "0"]
+    words = [*words, "--horizon", "15", "--eval-episodes", "3"]
+    words += ["--env-arg", "target=2.0", "--no-clip-actions", "--workers", "0"]
     assert main(["train", "toy_envs:Point-v0", "--iterations", "3", "--out", "first/run", "--quiet", *words]) == 0
     [row] = find(Path("first")).rows[STEPS]
     [line] = training([row])
     assert main([*shlex.split(line)[1:], "--workers", "0", "--out", "second", "--quiet"]) == 0
     [again] = find(Path("second")).rows[STEPS]
     assert again["policy_sha256"] == row["policy_sha256"] and again["evaluations"] == row["evaluations"]
+    assert again["setup"] == row["setup"]
 
 
 def test_committed_results_make_a_page(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_the_help_is_the_docstring_and_names_the_command(name: str, capsys: pyte
         ("critic_gradient", ["nowhere", "--out", "x.json"], "nowhere"),
         ("rank_quality_table", ["nowhere.json"], "cannot read nowhere.json"),
         ("deep", ["--out", "x.json"], "give a task and an algorithm"),
+        ("deep", ["Hopper-v3", "crossq", "--episodes", "0", "--out", "x.json"], "not a positive whole number"),
         ("deep", ["--table", ".", "--out", "x.json"], "holds no results"),
         ("plots", ["nowhere.json"], "cannot read nowhere.json"),
         ("cluster_plan", ["--results", "nowhere"], "cannot read nowhere"),

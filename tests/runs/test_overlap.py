@@ -11,7 +11,7 @@ from helpers import FunctionEngine, linear_system
 from offrank.core.errors import EpisodeError
 from offrank.core.noise import Role
 from offrank.core.rollouts import Request
-from offrank.runs.config import RunConfig, resolve
+from offrank.runs.config import EVAL_EVERY, RunConfig, resolve
 from offrank.runs.drive import drive
 from offrank.runs.metrics import read_metrics
 from offrank.runs.opening import open_run
@@ -64,10 +64,13 @@ def log(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if k != "wall_s"} for record in read_metrics(folder / "metrics.jsonl")]
 
 
+def means(**settings: Any) -> list[float]:
+    return [e.mean for e in go(config(**settings), EvaluationFirst()).evaluations]
+
+
 def middle() -> float:
     """A threshold that is reached after some of the evaluations."""
-    means = [e.mean for e in go(config(), EvaluationFirst()).evaluations]
-    return sorted(means)[1]
+    return sorted(means())[1]
 
 
 def evaluations(requests: list[Request]) -> list[int]:
@@ -89,12 +92,17 @@ def test_iterations_are_requested_during_an_evaluation() -> None:
     assert len(run.take()) == 1 and run.state.iteration == 3 and not run.evaluations
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, 10])
+WHEN: list[dict[str, int]] = [{"eval_every": every} for every in (1, 2, 3, 10)]
+WHEN += [{"eval_every": EVAL_EVERY, "eval_steps": steps} for steps in (7, 50, 120, 400)]  # an iteration has 50 steps
+
+
+@pytest.mark.parametrize("when", WHEN, ids=str)
+@pytest.mark.parametrize("confirm", [0, 5])
 @pytest.mark.parametrize("stop", ["budget", "threshold"])
 def test_the_time_at_which_an_evaluation_completes_does_not_change_the_run(
-    tmp_path: Path, every: int, stop: str
+    tmp_path: Path, when: dict[str, int], confirm: int, stop: str
 ) -> None:
-    cfg = config(eval_every=every, threshold=middle() if stop == "threshold" else None)
+    cfg = config(**when, confirm_episodes=confirm, threshold=middle() if stop == "threshold" else None)
     late = go(cfg, TrainingFirst(), tmp_path / "late")
     early = go(cfg, EvaluationFirst(), tmp_path / "early")
     assert log(tmp_path / "late") == log(tmp_path / "early")
@@ -138,11 +146,18 @@ def test_an_error_in_a_speculative_iteration_is_raised_after_the_evaluation(tmp_
     assert resumed.policy.sha256 == go(config(), EvaluationFirst()).policy.sha256
 
 
-def test_a_run_interrupted_during_an_evaluation_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    whole = go(config(), EvaluationFirst(), tmp_path / "whole")
-    for cut in range(1, 26):
+@pytest.mark.parametrize("when", [{}, {"eval_every": EVAL_EVERY, "eval_steps": 120}], ids=str)
+@pytest.mark.parametrize("confirm", [0, 5])
+def test_a_run_interrupted_during_an_evaluation_resumes_to_the_same_bits(
+    tmp_path: Path, when: dict[str, int], confirm: int
+) -> None:
+    threshold = max(means(**when)) if confirm else None
+    cfg = config(**when, confirm_episodes=confirm, threshold=threshold)
+    whole = go(cfg, EvaluationFirst(), tmp_path / "whole")
+    assert any(r.get("unconfirmed") for r in log(tmp_path / "whole")) == (confirm > 0)
+    for cut in range(1, 32):
         on, folder = TrainingFirst(), tmp_path / str(cut)
-        run = open_run(config(), on.space, folder, checkpoint_seconds=0.0)
+        run = open_run(cfg, on.space, folder, checkpoint_seconds=0.0)
         run.start()
         wanted = run.take()
         for _ in range(cut):
@@ -152,13 +167,12 @@ def test_a_run_interrupted_during_an_evaluation_resumes_to_the_same_bits(tmp_pat
             request = wanted.pop(0)
             run.receive(request, on.run(request))
             wanted += run.take()
-        if cut % 2:
+        if cut % 2 and not run.done:
             run.pause()
-        resumed = go(config(), TrainingFirst(), folder, resume=True)
+        resumed = go(cfg, TrainingFirst(), folder, resume=True)
         assert resumed.policy.sha256 == whole.policy.sha256 and resumed.evaluations == whole.evaluations
-        assert [r for r in log(folder) if r["kind"] == "iteration"] == [
-            r for r in log(tmp_path / "whole") if r["kind"] == "iteration"
-        ]
+        assert resumed.evaluation_steps == whole.evaluation_steps
+        assert log(folder) == log(tmp_path / "whole")
 
 
 def test_the_engine_is_told_to_drop_what_a_finished_run_had_asked_for() -> None:

@@ -5,6 +5,7 @@ import json
 import signal
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from offrank.core.errors import EpisodeError, FileFormatError, FleetError, Inter
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role, episode_seeds
 from offrank.core.rollouts import Trajectory
+from offrank.display.plots import Curve
 from offrank.engines.base import Engine
-from offrank.runs.config import RunConfig, resolve
+from offrank.runs.config import EVAL_EVERY, RunConfig, resolve
 from offrank.runs.drive import catching_signals, drive
 from offrank.runs.metrics import read_metrics
 from offrank.runs.opening import open_run, open_runs
@@ -60,6 +62,66 @@ def without_time(folder: Path) -> list[dict[str, Any]]:
 def test_evaluations_come_after_every_tenth_iteration_and_none_before() -> None:
     run = go(config(eval_every=10, iterations=25))
     assert [e.iteration for e in run.evaluations] == [10, 20]
+
+
+def test_evaluations_come_at_the_first_iteration_at_or_after_every_multiple_of_eval_steps() -> None:
+    for every, expected in ((120, [3, 5, 8, 10]), (100, [2, 4, 6, 8, 10]), (20, list(range(1, 11))), (501, [])):
+        run = go(config(eval_every=EVAL_EVERY, eval_steps=every, iterations=10))  # 50 steps per iteration
+        assert [e.iteration for e in run.evaluations] == expected
+        assert (run.final is None) == (10 in expected)
+
+
+def test_eval_steps_is_part_of_a_run_and_files_from_before_mean_none() -> None:
+    cfg = config()
+    assert {"eval_steps", "confirm_episodes"} <= set(cfg.identity)
+    old = {name: value for name, value in cfg.to_json().items() if name not in ("eval_steps", "confirm_episodes")}
+    assert RunConfig.from_json(old) == cfg and cfg.eval_steps is None
+
+
+def test_a_checkpoint_from_before_evaluations_had_a_number_of_episodes_is_continued(tmp_path: Path) -> None:
+    go(config(iterations=4), tmp_path / "run")
+    path = tmp_path / "run" / "checkpoint.npz"
+    _, arrays, meta = load_arrays(path, "run")
+    save_arrays(path, "run", arrays | {"evaluations": arrays["evaluations"][:, :4]}, meta)
+    resumed = go(config(iterations=8), tmp_path / "run", resume=True)
+    assert [(e.iteration, e.episodes) for e in resumed.evaluations] == [(2, 0), (4, 0), (6, 3), (8, 3)]
+
+
+def test_eval_every_and_eval_steps_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="give eval_every or eval_steps, not both"):
+        config(eval_every=5, eval_steps=100)
+    with pytest.raises(UsageError, match="eval_steps = 0: must be at least 1"):
+        config(eval_every=EVAL_EVERY, eval_steps=0)
+    with pytest.raises(UsageError, match="confirm_episodes = 3: must be more than eval_episodes = 3"):
+        config(confirm_episodes=3)
+
+
+def test_an_evaluation_that_reaches_the_threshold_is_confirmed_by_fresh_episodes(tmp_path: Path) -> None:
+    plain = go(config(iterations=20))
+    threshold = sorted(e.mean for e in plain.evaluations)[5]
+    on = engine()
+    run = go(config(iterations=20, threshold=threshold, confirm_episodes=7), tmp_path / "run", on)
+    records = [r for r in read_metrics(tmp_path / "run" / "metrics.jsonl") if r["kind"] == "evaluation"]
+    for first, second in pairwise(records):
+        if first.get("unconfirmed"):
+            assert (first["eval_episodes"], second["eval_episodes"]) == (3, 7)
+            assert first["iteration"] == second["iteration"] and first["return_mean"] >= threshold
+    unconfirmed = [r for r in records if r.get("unconfirmed")]
+    assert unconfirmed and len([e for e in run.evaluations if e.episodes == 7]) == len(unconfirmed)
+    assert len({e.iteration for e in run.evaluations}) == len(run.evaluations)
+    assert run.reached is not None and run.reached.episodes == 7 and run.reached is run.evaluations[-1]
+    seeds = [s for r in on.requests if r.roles[0] == Role.EVALUATION for s in r.seeds]
+    assert len(set(seeds)) == len(seeds)
+    curve = Curve.read(tmp_path / "run")
+    crossing = curve.crossing(threshold)
+    assert crossing is not None and crossing["steps"] == run.reached.steps
+    assert [r["return_mean"] for r in curve.evaluations()] == [e.mean for e in run.evaluations]
+
+
+def test_an_evaluation_that_was_not_confirmed_does_not_count_for_a_later_threshold(tmp_path: Path) -> None:
+    go(config(iterations=4, confirm_episodes=5), tmp_path / "run")
+    run = go(config(iterations=8, confirm_episodes=5, threshold=-1e9), tmp_path / "run", resume=True)
+    assert run.reached is not None and run.reached.iteration == 6
 
 
 def test_evaluation_is_of_the_current_policy_and_is_not_counted(tmp_path: Path) -> None:

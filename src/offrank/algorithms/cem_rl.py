@@ -40,6 +40,7 @@ class CEMSettings:
 
     name: ClassVar[str] = "cem"
     suggests: ClassVar[dict[str, Any]] = {"reward_shift": 0.0}  # rewards as paid, as published
+    eval_steps: ClassVar[int] = 10_000  # between evaluations: a generation of whole episodes is as long
 
     population: int = 10  # members per generation
     elites: int = 5  # the best ones, which make the next distribution
@@ -105,6 +106,13 @@ class CEM(Algorithm):
 
     settings: CEMSettings
     ranker: Any  # OnPolicy: every member is run
+
+    def __post_init__(self) -> None:
+        if self.episodes.probe_share > 0:
+            raise UsageError(
+                f"probe_share = {self.episodes.probe_share:g}: {self.settings.name} does not search for the length of "
+                "its episodes; train_horizon sets it"
+            )
 
     def start(self, seed: int) -> State:
         mean, settings = self.kind.start(seed), self.settings
@@ -201,6 +209,7 @@ class CEMRL(CEM):
     settings: CEMRLSettings
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.space.discrete:
             raise UsageError(
                 f"{self.settings.name} follows the gradient of actions, so it needs continuous ones: use cem"

@@ -19,7 +19,17 @@ from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
 from offrank.policies import POLICIES, canonical
-from offrank.runs.config import Recipe, RunConfig, clipping, configure, convert, resolve, task_default
+from offrank.runs.config import (
+    EVALUATION,
+    Recipe,
+    RunConfig,
+    clipping,
+    configure,
+    convert,
+    evaluation_given,
+    resolve,
+    task_default,
+)
 from offrank.runs.folder import folder_name
 from offrank.runs.opening import holds_run, open_run, open_runs, stored_config
 from offrank.runs.run import Run
@@ -71,7 +81,11 @@ def add_parser(verbs: Any) -> None:
     limits.add_argument("--iterations", type=count)
     limits.add_argument("--threshold", type=threshold, metavar="X|none", help="mean return at which to stop")
     limits.add_argument("--eval-every", type=natural, metavar="K", help="iterations between evaluations (10; 0: none)")
+    limits.add_argument("--eval-steps", type=count, metavar="K", help="steps between evaluations, instead (cem*: 10k)")
     limits.add_argument("--eval-episodes", type=count, metavar="K", help="episodes per evaluation (100)")
+    limits.add_argument(
+        "--confirm-episodes", type=count, metavar="K", help="evaluate again if the threshold is reached: that decides"
+    )
     how = parser.add_argument_group("how")
     how.add_argument("--engine", help=f"one of {', '.join(ENGINES)}")
     how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: one per CPU)")
@@ -174,8 +188,8 @@ def _limits(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("eval_every", "eval_episodes", "horizon")
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    given = evaluation_given(**{name: getattr(args, name) for name in EVALUATION})
+    return given if args.horizon is None else given | {"horizon": args.horizon}
 
 
 def _stored(args: argparse.Namespace, task: str, algo: str, seed: int, folder: Path) -> RunConfig | None:

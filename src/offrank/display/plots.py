@@ -40,11 +40,13 @@ class Curve:
         return f"{self.config.algo} ({self.config.ranker}{policy})"
 
     def evaluations(self) -> list[Metrics]:
-        return [r for r in self.records if r["kind"] == "evaluation"]
+        """The records of evaluations, without those that another one was to confirm."""
+        return [r for r in self.records if r["kind"] == "evaluation" and not r.get("unconfirmed")]
 
     def crossing(self, threshold: float | None) -> Metrics | None:
         """The first scheduled evaluation whose mean return reaches a threshold, or None."""
-        scheduled = (r for r in self.evaluations() if not r.get("final"))
+        count = self.config.confirm_episodes
+        scheduled = (r for r in self.evaluations() if not r.get("final") and r.get("eval_episodes", 0) >= count)
         return next((r for r in scheduled if threshold is not None and r["return_mean"] >= threshold), None)
 
 

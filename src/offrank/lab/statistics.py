@@ -97,14 +97,27 @@ def win_table(reached_a: Reached, spent_a: Sequence[int], reached_b: Reached, sp
 
 
 def probability_of_winning(table: FloatArray, level: float = LEVEL) -> tuple[float, Interval]:
-    """The probability that a run of A reaches the threshold before one of B (ties half), with a bootstrap interval.
+    """The probability that a run of A beats one of B (ties half), with a bootstrap interval, from the outcomes of all
+    pairs: a `win_table` or a `higher_table`.
 
-    Gehan's form of the Mann-Whitney statistic: with nothing censored it is the usual one.
+    With a `win_table` it is Gehan's form of the Mann-Whitney statistic: with nothing censored it is the usual one.
     """
     rng = np.random.default_rng(0)
     rows, columns = (rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) for n in table.shape)  # how often each run
     values: FloatArray = ((rows @ table) * columns).sum(axis=1) / table.size
     return float(table.mean()), _percentiles(values, level)
+
+
+def higher_table(a: Sequence[float], b: Sequence[float]) -> FloatArray:
+    """1 where a value of A is higher than one of B, 0 where it is lower, 1/2 where they are equal."""
+    first, second = np.array(a)[:, None], np.array(b)
+    table: FloatArray = (first > second) + 0.5 * (first == second)
+    return table
+
+
+def bootstrap(values: Sequence[float], statistic: Callable[[Sequence[float]], float], level: float = LEVEL) -> Interval:
+    """Percentile bootstrap of a statistic of one value per run."""
+    return _percentiles(_resampled(lambda picks: statistic([values[i] for i in picks]), len(values)), level)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ SYMBOLS = {
 }
 
 GIVEN = "given"
+EVALUATION = ("eval_every", "eval_steps", "eval_episodes", "confirm_episodes")  # settings of evaluations
+EVAL_EVERY = 10  # iterations between evaluations, unless something else is given or suggested
 
 
 # settings of version 0.1 that were removed, with the value at which they had no effect
@@ -67,6 +69,11 @@ class Recipe:
     def clips_actions(self) -> bool | None:
         """Whether actions are clipped to the environment's bounds; None: as is usual for the environment."""
         return True if getattr(self.settings, "needs_bounds", False) else None
+
+    @property
+    def eval_steps(self) -> int | None:
+        """The steps between evaluations that the algorithm suggests; None: every EVAL_EVERY iterations."""
+        return getattr(self.settings, "eval_steps", None)
 
     def algorithm(self, space: Space, horizon: int) -> Algorithm:
         """The algorithm for an environment.
@@ -193,28 +200,37 @@ class RunConfig:
     seed: int
     engine: str
     horizon: int
-    eval_every: int = 10  # iterations between evaluations; 0 for none
+    eval_every: int = EVAL_EVERY  # iterations between evaluations; 0 for none
     eval_episodes: int = 100
     clip_actions: bool | None = None
     env_args: dict[str, Any] = field(default_factory=dict)
     policy: str = "linear"
     count_evaluation: bool = False  # whether evaluation episodes count as interactions, as on a robot
+    eval_steps: int | None = None  # steps between evaluations, instead of eval_every
+    confirm_episodes: int = 0  # of a second evaluation where the first reaches the threshold; 0: the first counts
     # when to stop: may change when a run is continued
     steps: int | None = None
     iterations: int | None = None
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("seed", "horizon", "steps", "iterations", "eval_every", "eval_episodes"):
+        for name in ("seed", "horizon", "steps", "iterations", *EVALUATION):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, Real) or value != value // 1):
                 raise UsageError(f"{name} = {value!r}: must be a whole number")
-        for name in ("horizon", "steps", "iterations", "eval_episodes"):
+        for name in ("horizon", "steps", "iterations", "eval_steps", "eval_episodes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} = {value}: must be at least 1")
         if self.eval_every < 0:
             raise UsageError(f"eval_every = {self.eval_every}: must not be negative (0 for no evaluation)")
+        if self.eval_steps is not None and self.eval_every != EVAL_EVERY:
+            raise UsageError("give eval_every or eval_steps, not both")
+        if self.confirm_episodes != 0 and self.confirm_episodes <= self.eval_episodes:
+            raise UsageError(
+                f"confirm_episodes = {self.confirm_episodes}: must be more than eval_episodes = {self.eval_episodes}, "
+                "or 0 for no second evaluation"
+            )
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed = {self.seed}: must be in [0, 2^63)")
         if self.threshold is not None and not math.isfinite(self.threshold):
@@ -228,6 +244,16 @@ class RunConfig:
             what = f"a run of {self.algo} with the {self.ranker} ranker, made by another version of offrank"
             raise UsageError(f"{what}, cannot be continued: {error}") from error
         return replace(made, sources=self.sources)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there are evaluations."""
+        return self.eval_steps is not None or self.eval_every > 0
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """The settings of evaluations."""
+        return {name: getattr(self, name) for name in EVALUATION}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -273,12 +299,14 @@ def configure(
     horizon: int | None = None,
     **settings: Any,
 ) -> RunConfig:
-    """The configuration of a run of `recipe` on a task.
+    """The configuration of a run of `recipe` on a task. It is evaluated as given, else as the algorithm suggests.
 
     Raises:
         UsageError: a setting is invalid, or the algorithm does not support the environment.
     """
     native = native_name(task)
+    if not {"eval_every", "eval_steps"} & set(settings):
+        settings["eval_steps"] = recipe.eval_steps
     config = RunConfig(
         task=native or task,
         algo=recipe.algo,
@@ -293,6 +321,23 @@ def configure(
     )
     recipe.algorithm(space, config.horizon)  # raises UsageError if it does not support the environment
     return config
+
+
+def evaluation_given(**settings: int | None) -> dict[str, Any]:
+    """The settings of evaluations, named as in EVALUATION, that are not None. One of eval_every and eval_steps replaces
+    the other.
+
+    Raises:
+        UsageError: both are given.
+    """
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    if {"eval_every", "eval_steps"} <= set(given):
+        raise UsageError("give eval_every or eval_steps, not both")
+    if "eval_every" in given:
+        given["eval_steps"] = None
+    elif "eval_steps" in given:
+        given["eval_every"] = EVAL_EVERY
+    return given
 
 
 def clipping(task: str, engine: str, recipes: Iterable[Recipe], given: bool | None) -> bool | None:

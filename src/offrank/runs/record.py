@@ -30,6 +30,7 @@ class Evaluation:
     steps: int
     mean: float
     std: float
+    episodes: int = 0  # 0: of a file from before it was stored
 
 
 class Record:
@@ -63,11 +64,12 @@ class Record:
 
     @property
     def reached(self) -> Evaluation | None:
-        """The first scheduled evaluation whose mean reached the threshold, or None. The final one does not count."""
-        threshold = self.config.threshold
+        """The first scheduled evaluation whose mean reached the threshold, or None. The final one does not count, nor
+        one that is to be confirmed."""
+        threshold, episodes = self.config.threshold, self.config.confirm_episodes
         if threshold is None:
             return None
-        return next((e for e in self.evaluations if e.mean >= threshold), None)
+        return next((e for e in self.evaluations if e.mean >= threshold and e.episodes >= episodes), None)
 
     @property
     def wall_s(self) -> float:
@@ -136,8 +138,8 @@ class Record:
     def _content(self) -> tuple[Memory, dict[str, Any]]:
         """The whole run as arrays and metadata, to be saved."""
         arrays: Memory = {f"state.{k}": v for k, v in self.state.arrays().items()}
-        table = [(e.iteration, e.steps, e.mean, e.std) for e in self.evaluations]
-        arrays["evaluations"] = np.array(table, dtype=np.float64).reshape(-1, 4)
+        table = [(e.iteration, e.steps, e.mean, e.std, e.episodes) for e in self.evaluations]
+        arrays["evaluations"] = np.array(table, dtype=np.float64).reshape(-1, 5)
         arrays |= self.policy.arrays()
         best_at = -1
         if self.best is not None:
@@ -167,7 +169,10 @@ class Record:
             if theirs[name] != mine:
                 raise UsageError(f"{path} is of another run: its {name} is {theirs[name]!r}, not {mine!r}")
         self.state = State.from_arrays(part(arrays, "state."))
-        self.evaluations = [Evaluation(int(i), int(s), float(m), float(d)) for i, s, m, d in arrays["evaluations"]]
+        self.evaluations = [
+            Evaluation(int(i), int(s), float(m), float(d), *map(int, episodes))
+            for i, s, m, d, *episodes in arrays["evaluations"]
+        ]
         self.best = None
         if meta["best_at"] >= 0:
             best = TrainedPolicy.from_arrays(part(arrays, "best."))

@@ -66,6 +66,7 @@ class Run(Record):
         self._new: list[Work] = []  # work that `take` has not returned yet
         self._wanted: Work | None = None  # the work that the loop waits for
         self._evaluating: Request | None = None  # the current evaluation, which is of self.state
+        self._unconfirmed: Rollouts | None = None  # its first episodes, while they are confirmed by more
         self._speculative: list[tuple[State, Metrics]] = []  # iterations completed during the evaluation
         self._error: OffrankError | None = None  # raised in one of them
 
@@ -176,6 +177,7 @@ class Run(Record):
     def _discard(self) -> None:
         """Discard the current iteration and evaluation, and speculative results."""
         self._new, self._wanted, self._evaluating, self._speculative, self._error = [], None, None, [], None
+        self._unconfirmed = None
 
     # --- the loop of a run
 
@@ -200,7 +202,7 @@ class Run(Record):
     def _end(self) -> Loop:
         self.stop_reason = self._reason_to_stop()
         self.checkpoint()
-        extra = self.config.eval_every > 0 and not self._evaluated() and not self._asked_to_stop
+        extra = self.config.evaluates and not self._evaluated() and not self._asked_to_stop
         if extra and not self.config.count_evaluation:  # on a robot, an unscheduled evaluation would be costly
             self.final = self._measure((yield self._evaluation()), final=True)
         if self.folder is not None:
@@ -244,12 +246,22 @@ class Run(Record):
                 self._speculative = []
 
     def _evaluation_due(self) -> bool:
+        if self.config.eval_steps is not None:  # a multiple was passed since the last evaluation
+            return self._latest.steps // self.config.eval_steps > self._evaluated_steps // self.config.eval_steps
         every, done = self.config.eval_every, self._latest.iteration
         return every > 0 and done > 0 and done % every == 0 and not (self._evaluated() and not self._speculative)
 
-    def _evaluation(self) -> Request:
-        """A request for evaluation episodes of the current policy."""
-        index, policy = np.arange(self.config.eval_episodes), self.policy
+    @property
+    def _evaluated_steps(self) -> int:
+        """Training steps up to the last evaluation, which may not be complete."""
+        if self._evaluating is not None:
+            return self.state.steps
+        return self.evaluations[-1].steps if self.evaluations else 0
+
+    def _evaluation(self, confirm: bool = False) -> Request:
+        """A request for evaluation episodes of the current policy; to confirm an evaluation, for others."""
+        first, policy = self.config.eval_episodes, self.policy
+        index = np.arange(first, first + self.config.confirm_episodes) if confirm else np.arange(first)
         return Request(
             policy=policy.kind,
             candidates=Around.itself(policy.theta, len(index)),
@@ -260,8 +272,8 @@ class Run(Record):
             horizon=self.config.horizon,
         )
 
-    def _measure(self, rollouts: Rollouts, final: bool = False) -> Evaluation:
-        """Count and log an evaluation, and return its result."""
+    def _measure(self, rollouts: Rollouts, **marks: bool) -> Evaluation:
+        """Count and log an evaluation, marked as final or unconfirmed, and return its result."""
         self.evaluation_steps += rollouts.steps
         count = len(rollouts.totals)
         if self.config.count_evaluation:
@@ -269,11 +281,23 @@ class Run(Record):
         mean, std = float(rollouts.totals.mean()), float(rollouts.totals.std())
         length = float(rollouts.lengths.mean())
         record: Metrics = {"return_mean": mean, "return_std": std, "length_mean": length, "eval_episodes": count}
-        self._log("evaluation", record | ({"final": True} if final else {}))
-        return Evaluation(self.state.iteration, self.state.steps, mean, std)
+        self._log("evaluation", record | marks)
+        return Evaluation(self.state.iteration, self.state.steps, mean, std, count)
 
     def _finish_evaluation(self, rollouts: Rollouts) -> None:
-        """Store an evaluation. Then end the run, or commit the iterations completed meanwhile."""
+        """Store an evaluation. Then end the run, or commit the iterations completed meanwhile.
+
+        One that reaches the threshold is first confirmed, if there are episodes for that. Both are then stored at once,
+        so that an interrupted evaluation is repeated from its start.
+        """
+        threshold, first = self.config.threshold, self._unconfirmed
+        reaches = threshold is not None and rollouts.totals.mean() >= threshold
+        if self.config.confirm_episodes > 0 and reaches and first is None:
+            self._unconfirmed, self._evaluating = rollouts, self._evaluation(confirm=True)
+            self._new.append(self._evaluating)
+            return
+        if first is not None:
+            self._measure(first, unconfirmed=True)
         evaluation = self._measure(rollouts)
         self.evaluations.append(evaluation)
         if self.best is None or evaluation.mean > self.best[0].mean:
@@ -289,7 +313,7 @@ class Run(Record):
             self._loop = self._end()
             self._advance(None)
             return
-        self._evaluating = self._error = None
+        self._evaluating = self._unconfirmed = self._error = None
         if error is not None:
             raise error
         if waiting:

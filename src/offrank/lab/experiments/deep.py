@@ -1,11 +1,12 @@
-"""Train TD3 or SAC of Stable-Baselines3 on our tasks up to the same thresholds, for comparison.
+"""Train TD3, SAC or CrossQ of Stable-Baselines3 on our tasks up to the same thresholds, for comparison.
 
     python -m offrank.lab.experiments.deep HalfCheetah-v3 td3 --seed 0 --steps 300k --out runs/deep
     python -m offrank.lab.experiments.deep --table runs/deep --out results/deep.json
 
-Hyperparameters are those of RL Baselines3 Zoo for these tasks (10,000 random steps first, then one update per step; on
-Swimmer a discount of 0.9999), networks are Stable-Baselines3's defaults. Every 10,000 steps the deterministic policy is
-evaluated over 100 fresh episodes as in `offrank train`; the first mean at or above the threshold counts. Seconds are
+Hyperparameters are those of RL Baselines3 Zoo for these tasks. TD3 and SAC: 10,000 random steps first, then one update
+per step, on Swimmer a discount of 0.9999, networks of Stable-Baselines3's default sizes. CrossQ: 5,000 random steps, on
+Swimmer a discount of 0.999, critics of 2048 units. Every 10,000 steps the deterministic policy is evaluated over
+`--episodes` fresh episodes (100) as in `offrank train`; the first mean at or above the threshold counts. Seconds are
 those of training alone. An interrupted run continues from its last evaluation: what it learned since is lost.
 """
 
@@ -30,8 +31,8 @@ from offrank.core.noise import Role, episode_seeds
 from offrank.core.version import versions
 from offrank.lab.script import make_parser, run_script, threshold_of
 
-EVERY, EPISODES = 10_000, 100  # steps between evaluations, and episodes in one
-DISCOUNTS = {"Swimmer-v3": 0.9999}  # elsewhere 0.99
+EVERY = 10_000  # steps between evaluations
+DISCOUNTS = {("td3", "Swimmer-v3"): 0.9999, ("sac", "Swimmer-v3"): 0.9999, ("crossq", "Swimmer-v3"): 0.999}
 
 
 def make(task: str, algo: str, env: gym.Env[Any, Any], seed: int, steps: int, device: str) -> Any:
@@ -39,7 +40,7 @@ def make(task: str, algo: str, env: gym.Env[Any, Any], seed: int, steps: int, de
     sb3 = require("stable_baselines3", "bench")
     noises = require("stable_baselines3.common.noise", "bench")
     given: dict[str, Any] = {
-        "gamma": DISCOUNTS.get(task, 0.99),
+        "gamma": DISCOUNTS.get((algo, task), 0.99),
         "learning_starts": 10_000,
         "train_freq": 1,
         "gradient_steps": 1,
@@ -48,6 +49,10 @@ def make(task: str, algo: str, env: gym.Env[Any, Any], seed: int, steps: int, de
         "seed": seed,
         "device": device,
     }
+    if algo == "crossq":
+        sizes = {"net_arch": {"pi": [256, 256], "qf": [2048, 2048]}}
+        given |= {"learning_starts": 5_000, "learning_rate": 1e-3, "policy_delay": 3, "policy_kwargs": sizes}
+        return require("sb3_contrib", "bench").CrossQ("MlpPolicy", env, **given)
     if algo == "sac":
         return sb3.SAC("MlpPolicy", env, **given)
     size = env.action_space.shape or ()
@@ -72,7 +77,7 @@ def evaluate(model: Any, envs: list[gym.Env[Any, Any]], seed: int, number: int) 
     return float(totals.mean()), float(totals.std())
 
 
-def train(task: str, algo: str, seed: int, steps: int, device: str, out: Path) -> dict[str, Any]:
+def train(task: str, algo: str, seed: int, steps: int, episodes: int, device: str, out: Path) -> dict[str, Any]:
     """Train to the threshold or the budget; returns the result, which is also written to the folder."""
     torch = require("torch", "torch")
     torch.set_num_threads(1)
@@ -91,23 +96,26 @@ def train(task: str, algo: str, seed: int, steps: int, device: str, out: Path) -
         "seconds_to_threshold": None,
         "seconds": 0.0,
         "steps": 0,
-        "evaluations": [],
+        "evaluations": [],  # of each: steps, mean, standard deviation, seconds of training
+        "eval_episodes": episodes,
         "device": device if device == "cpu" else torch.cuda.get_device_name(),
         "versions": versions() | {"torch": torch.__version__},
     }
     if model_file.is_file():
         result = read_json(result_file)
+        if (before := result.get("eval_episodes", 100)) != episodes:
+            raise UsageError(f"{folder} holds a run with --episodes {before}, not {episodes}: that cannot change")
         parameters, replay, model.num_timesteps, model._n_updates = pickle.loads(model_file.read_bytes())
         model.set_parameters(parameters)
         model.replay_buffer = replay
-    envs = [gym.make(f"offrank/{task}") for _ in range(EPISODES)]
+    envs = [gym.make(f"offrank/{task}") for _ in range(episodes)]
     while result["steps_to_threshold"] is None and result["steps"] < steps:
         began = time.perf_counter()
         model.learn(EVERY, reset_num_timesteps=False, log_interval=None)
         result["seconds"] += time.perf_counter() - began
         result["steps"] = model.num_timesteps
         mean, std = evaluate(model, envs, seed, len(result["evaluations"]))
-        result["evaluations"].append([model.num_timesteps, round(mean, 2), round(std, 2)])
+        result["evaluations"].append([result["steps"], round(mean, 2), round(std, 2), round(result["seconds"], 1)])
         if mean >= threshold:
             result |= {"steps_to_threshold": model.num_timesteps, "seconds_to_threshold": result["seconds"]}
         state = (model.get_parameters(), model.replay_buffer, model.num_timesteps, model._n_updates)
@@ -115,7 +123,8 @@ def train(task: str, algo: str, seed: int, steps: int, device: str, out: Path) -
         temporary.write_bytes(pickle.dumps(state, protocol=5))
         temporary.replace(model_file)
         write_json(result_file, result)
-        print(f"{task} {algo} seed {seed}: {result['steps']:,} steps, {mean:.1f} ± {std:.1f}", flush=True)
+        done = f"{result['steps']:,} steps, {result['seconds']:,.0f} s"
+        print(f"{task} {algo} seed {seed}: {done}, {mean:.1f} ± {std:.1f}", flush=True)
     return result
 
 
@@ -137,15 +146,16 @@ def compare(args: argparse.Namespace) -> None:
     elif args.task is None or args.algo is None:
         raise UsageError("give a task and an algorithm, or --table DIR")
     else:
-        train(args.task, args.algo, args.seed, args.steps, args.device, args.out)
+        train(args.task, args.algo, args.seed, args.steps, args.episodes, args.device, args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser("deep", __doc__)
     parser.add_argument("task", nargs="?", metavar="TASK")
-    parser.add_argument("algo", nargs="?", choices=["td3", "sac"])
+    parser.add_argument("algo", nargs="?", choices=["td3", "sac", "crossq"])
     parser.add_argument("--seed", type=natural, default=0)
     parser.add_argument("--steps", type=count, default=300_000)
+    parser.add_argument("--episodes", type=count, default=100, help="per evaluation (100)")
     parser.add_argument("--device", default="cpu", help="cuda for a GPU")
     parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing: gather the results of runs")
     parser.add_argument("--out", type=Path, required=True)

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from offrank.algorithms import ALGORITHMS
 from offrank.display.plots import ranges
 from offrank.lab.studies.catalogue import STUDIES
 from offrank.lab.studies.lqr import METHODS
 from offrank.lab.studies.outcomes import Group, Row, groups
 from offrank.lab.studies.tables import Table
+from offrank.runs.config import EVAL_EVERY
 
 
 def training(rows: Iterable[Row]) -> list[str]:
@@ -68,8 +70,12 @@ def _setup(row: Row) -> list[str]:
     """Flags of a run's setup; older rows only tell how often the run was evaluated."""
     evaluations = row.get("evaluations") or []
     known = row.get("setup") or {"eval_every": int(evaluations[0][0]) if evaluations else 0 if "curve" in row else 10}
+    suggested = getattr(ALGORITHMS[row["algo"]].settings, "eval_steps", None)
+    every, steps = known.get("eval_every", EVAL_EVERY), known.get("eval_steps")
     words = []
-    for name, usual in (("horizon", None), ("eval_every", 10), ("eval_episodes", 100)):
+    if steps != suggested or every != EVAL_EVERY:
+        words += ["--eval-every", str(every)] if steps is None else ["--eval-steps", str(steps)]
+    for name, usual in (("horizon", None), ("eval_episodes", 100), ("confirm_episodes", 0)):
         if known.get(name, usual) != usual:
             words += [f"--{name.replace('_', '-')}", str(known[name])]
     for name, value in (known.get("env_args") or {}).items():

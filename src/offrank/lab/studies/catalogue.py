@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.files import write_atomically
 from offrank.lab.figures import save_figure
-from offrank.lab.studies import figures, lqr
+from offrank.lab.studies import figures, hybrids, lqr
 from offrank.lab.studies.outcomes import Row, gather, groups
 from offrank.lab.studies.paper import about, paper
 from offrank.lab.studies.plan import Planned, Variant, plan_runs
 from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
-from offrank.runs.config import resolve, task_default
+from offrank.runs.config import EVAL_EVERY, resolve, task_default
 from offrank.tasks import TASKS
 
 THREE = ("Swimmer-v3", "Hopper-v3", "HalfCheetah-v3")
@@ -113,7 +113,8 @@ class Study:
     seeds: int = 8
     variants: Callable[[str, Sequence[str], bool], list[Variant]] = compared
     stops: bool = True  # runs stop at the threshold; otherwise every run uses its whole budget
-    eval_every: int = 10
+    steps: int | None = None  # budget of a run; None: the task's
+    evaluation: Mapping[str, int] = field(default_factory=lambda: {"eval_every": EVAL_EVERY})
     pool: str = "runs"  # subfolder of the study folder that holds the run folders
     side_by_side: int | None = None  # runs at a time; None: what suits the engine
     can_be_cut: bool = True  # whether a row can be cut at a smaller budget
@@ -140,12 +141,12 @@ class Study:
         seeds = range(self.seeds) if options.seeds is None else options.seeds
         variants = {t: self.variants(t, options.algos or self.algos, options.algos is not None) for t in tasks}
         kind = "budget" if self.stops else "fixed"
-        steps = {t: options.budget or about(t, kind) for t in tasks}
+        steps = {t: options.budget or self.steps or about(t, kind) for t in tasks}
         thresholds = {t: task_default(t, "threshold") if self.stops else None for t in tasks}
         for task in tasks:
             if self.stops and thresholds[task] is None:
                 raise UsageError(f"{task} has no threshold, and {self.name} is about reaching one")
-        return plan_runs(tasks, variants, seeds, steps, thresholds, self.eval_every)
+        return plan_runs(tasks, variants, seeds, steps, thresholds, **self.evaluation)
 
 
 STUDIES = {
@@ -185,6 +186,19 @@ STUDIES = {
             needs=(*REACHING, "wall_s"),
         ),
         Study(
+            name="hybrids",
+            help="CEM-RL, its off-policy form, CEM and ARS at 500,000 steps",
+            present=hybrids.present,
+            tasks=hybrids.TASKS,
+            algos=hybrids.ALGOS,
+            variants=hybrids.variants,
+            stops=False,
+            steps=hybrids.STEPS,
+            evaluation={"eval_steps": 10_000, "eval_episodes": 10},
+            pool="hybrids",
+            needs=CURVE,
+        ),
+        Study(
             name="lqr",
             help="nominal control, LSPI, ARS and OP-ARS on LQR",
             present=lqr.present,
@@ -192,7 +206,7 @@ STUDIES = {
             algos=("ars", "op-ars"),
             seeds=100,
             stops=False,
-            eval_every=0,
+            evaluation={"eval_every": 0},
             can_be_cut=False,
             needs=("curve",),
             any_task=False,

@@ -17,6 +17,7 @@ from offrank.engines import Cluster, Engine, Gpu, make_engine, resolve_engine
 from offrank.lab.requests import around_start
 from offrank.lab.studies.plan import Planned
 from offrank.policies import make_policy
+from offrank.runs.config import EVAL_EVERY
 from offrank.runs.drive import drive
 from offrank.runs.opening import open_run
 from offrank.runs.run import Run
@@ -37,10 +38,11 @@ class ExecutionSettings:
     gpu: Gpu | None = None  # of the warp engine
     cluster: Cluster | None = None  # that runs the episodes; None: this machine
 
-    def open_engine(self, task: str) -> Engine:
+    def open_engine(self, task: str, clip_actions: bool | None = None) -> Engine:
         return make_engine(
             task,
             self.engine_name(task),
+            clip_actions=clip_actions,
             threads=self.threads,
             workers=self.workers,
             gpu=self.gpu,
@@ -64,18 +66,20 @@ def missing(plan: Sequence[Planned], pool: Path) -> list[Planned]:
 
 
 def carry_out(plan: Sequence[Planned], settings: ExecutionSettings, display: GrowingDisplay) -> Progress:
-    """Run the missing runs of a plan, task by task.
+    """Run the missing runs of a plan, task by task; those that clip actions apart from those that do not.
 
     Raises:
         Interrupted: by a signal; everything was saved, and the same plan continues from there.
         OffrankError: a run failed; the other runs of its task were run to their end first.
     """
     progress = Progress()
-    for task in dict.fromkeys(run.task for run in plan):
-        runs = [run for run in plan if run.task == task]
+    places: dict[tuple[str, bool | None], list[Planned]] = {}
+    for run in plan:
+        places.setdefault((run.task, run.clip_actions(settings.engine_name(run.task))), []).append(run)
+    for place, runs in places.items():
         while todo := [run for run in missing(runs, settings.pool) if run not in progress.done]:
             before = len(progress.done)
-            engine = settings.open_engine(task)
+            engine = settings.open_engine(*place)
             try:
                 width = settings.side_by_side or SIDE_BY_SIDE.get(engine.name, A_FEW)
                 busy: list[Planned] = []
@@ -128,15 +132,20 @@ def seconds_per_step(engine: Engine, episodes: int = 16, horizon: int = 100) -> 
     return (time.perf_counter() - begin) / steps
 
 
-def evaluation_share(run: Planned, eval_episodes: int = 100) -> float:
+def evaluation_share(run: Planned, horizon: int = 1000) -> float:
     """Evaluation steps per training step, if all episodes are equally long."""
-    if run.eval_every == 0:
+    episodes, every = run.evaluation.get("eval_episodes", 100), run.evaluation.get("eval_every", EVAL_EVERY)
+    if "eval_steps" in run.evaluation:
+        return episodes * horizon / run.evaluation["eval_steps"]
+    if every == 0:
         return 0.0
     recipe = run.recipe
     h, ranker = recipe.hyperparameters, recipe.ranker.name
+    if "population" in h:
+        return episodes / (every * int(h["population"]))
     behaviour = int(h.get("n_behaviour", 0))
     pairs = int(h["n_directions"] if ranker == "on-policy" else h["n_top"])
-    return eval_episodes / (run.eval_every * (2 * pairs + behaviour))
+    return episodes / (every * (2 * pairs + behaviour))
 
 
 def estimate(

@@ -142,6 +142,27 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
     return panels(list(members_of), draw)
 
 
+def quartile_curves(rows: Iterable[Row]) -> Any:
+    """Median of the mean return and the band between its quartiles, one panel per task with all of its variants."""
+    found = groups(rows)
+    numbers, several = _numbers(found), engines_differ(found)
+
+    def draw(axes: Any, task: str) -> None:
+        members = [g for g in found if g.task == task]
+        for group in members:
+            name = name_of(group, several)
+            look = style(numbers[name])
+            steps, returns = curves_over_steps(group.rows)
+            low, middle, high = np.percentile(returns, [25, 50, 75], axis=0)
+            axes.fill_between(steps, low, high, color=look["color"], alpha=0.2, lw=0)
+            label = f"{name}, {len(group.rows)} runs"
+            axes.plot(steps, middle, color=look["color"], ls=look["ls"], lw=1.8, label=label)
+        _threshold_line(axes, members[0].rows[0]["threshold"])
+        _finish(axes, task, "environment steps of training")
+
+    return panels(_tasks(found), draw)
+
+
 def band_panels(found: Sequence[Group], combinations: bool) -> dict[str, list[Group]]:
     """The groups of each panel of `seed_bands`, by its title."""
     several = engines_differ(found)

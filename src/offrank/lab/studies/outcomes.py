@@ -17,13 +17,14 @@ from offrank.core.errors import FileFormatError
 from offrank.core.files import parse_json, read_json, write_atomically
 from offrank.display.plots import Curve, run_folders
 from offrank.lab.studies.plan import Variant
-from offrank.runs.config import RunConfig, task_default
+from offrank.runs.config import EVALUATION, RunConfig, task_default
 from offrank.runs.folder import RESULT
 from offrank.tasks import TASKS
 
 Row = dict[str, Any]
-SETUP = ("horizon", "eval_every", "eval_episodes", "env_args", "clip_actions")  # what a command needs beyond the result
+SETUP = ("horizon", *EVALUATION, "env_args", "clip_actions")  # what a command needs beyond the result
 AT_THE_END = {"evaluation_steps", "best_return", "final_return", "stop_reason", "wall_s", "policy_sha256"}
+AT_THE_END |= {"training_seconds"}
 KINDS = {"task": str, "algo": str, "seed": int, "steps": int, "engine": str, "hyperparameters": dict}
 NEEDED = {*KINDS, "ranker"}
 
@@ -43,12 +44,14 @@ def gather(folder: Path) -> Row:
     crossing = curve.crossing(threshold)
     keys = ("iteration", "steps", "return_mean", "return_std")
     wall, training = _seconds(curve, crossing)
+    last = curve.records[-1] if curve.records else None
     return result | {
         "threshold": threshold,
         "reached": crossing is not None,
         "steps_to_threshold": None if crossing is None else crossing["steps"],
         "seconds_to_threshold": wall,
         "training_seconds_to_threshold": training,
+        "training_seconds": _seconds(curve, last)[1],
         "evaluations": [[round(r[k], 2) for k in keys] for r in scheduled],
         "setup": setup(config),
     }
@@ -80,17 +83,17 @@ def setup(config: RunConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in SETUP}
 
 
-def _seconds(curve: Curve, crossing: dict[str, Any] | None) -> tuple[float | None, float | None]:
-    """Wall-clock seconds up to the crossing, and the part of them spent on training rather than evaluations."""
-    if crossing is None:
+def _seconds(curve: Curve, end: dict[str, Any] | None) -> tuple[float | None, float | None]:
+    """Wall-clock seconds up to a record, and the part of them spent on training rather than evaluations."""
+    if end is None:
         return None, None
     evaluating, before = 0.0, 0.0
     for record in curve.records:
         evaluating += record["wall_s"] - before if record["kind"] == "evaluation" else 0.0
         before = record["wall_s"]
-        if record is crossing:
+        if record is end:
             break
-    return round(crossing["wall_s"], 1), round(crossing["wall_s"] - evaluating, 1)
+    return round(end["wall_s"], 1), round(end["wall_s"] - evaluating, 1)
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:

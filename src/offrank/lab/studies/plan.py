@@ -11,7 +11,7 @@ from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.space import Space
 from offrank.display.plots import Curve
-from offrank.runs.config import REMOVED, Recipe, RunConfig, configure, resolve
+from offrank.runs.config import REMOVED, Recipe, RunConfig, clipping, configure, evaluation_given, resolve
 from offrank.runs.folder import CONFIG, METRICS, RESULT, folder_name
 from offrank.runs.opening import stored_config
 
@@ -103,7 +103,7 @@ class Planned:
     seed: int
     steps: int
     threshold: float | None
-    eval_every: int = 10
+    evaluation: Mapping[str, int]  # settings of evaluations, by name
 
     @property
     def recipe(self) -> Recipe:
@@ -114,6 +114,10 @@ class Planned:
     def name(self) -> str:
         return folder_name(self.task, self.variant.label, self.seed)
 
+    def clip_actions(self, engine: str) -> bool | None:
+        """Whether its environment clips actions, as in `offrank train`."""
+        return clipping(self.task, engine, [self.recipe], None)
+
     def config(self, engine: str, info: Space, folder: Path) -> RunConfig:
         """The configuration to start the run with, or to continue it with in its folder.
 
@@ -122,11 +126,10 @@ class Planned:
         """
         limits: dict[str, Any] = {"steps": self.steps, "threshold": self.threshold}
         recipe = self.recipe
-        same = {"algo": self.variant.algo, "seed": self.seed, "engine": engine, "eval_every": self.eval_every}
-        stored = stored_config(folder, self.task, limits, same | recipe.hyperparameters)
-        return stored or configure(
-            self.task, recipe, info, seed=self.seed, engine=engine, eval_every=self.eval_every, **limits
-        )
+        evaluation = evaluation_given(**self.evaluation)
+        same = {"seed": self.seed, "engine": engine, "clip_actions": self.clip_actions(engine), **evaluation}
+        stored = stored_config(folder, self.task, limits, {"algo": recipe.algo} | same | recipe.hyperparameters)
+        return stored or configure(self.task, recipe, info, **same, **limits)
 
     def progress(self, folder: Path) -> tuple[int, bool]:
         """Training steps of the run in the folder, and whether that is all this study needs."""
@@ -144,12 +147,12 @@ def plan_runs(
     seeds: Iterable[int],
     steps: Mapping[str, int],
     thresholds: Mapping[str, float | None],
-    eval_every: int = 10,
+    **evaluation: int,
 ) -> list[Planned]:
     """Every variant of every task with every seed, seed by seed, so that an unfinished study has comparable runs."""
     seeds = list(seeds)
     return [
-        Planned(task, variant, seed, steps[task], thresholds[task], eval_every)
+        Planned(task, variant, seed, steps[task], thresholds[task], evaluation)
         for task in tasks
         for seed in seeds
         for variant in variants[task]

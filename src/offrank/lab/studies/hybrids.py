@@ -1,0 +1,157 @@
+"""The study of CEM-RL and its relatives at a fixed budget: returns on the way and at the end, and the threshold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from offrank.core.files import write_atomically
+from offrank.display.plots import short
+from offrank.lab.figures import save_figure
+from offrank.lab.statistics import (
+    Interval,
+    bootstrap,
+    censored_median,
+    higher_table,
+    median_interval,
+    probability_of_winning,
+    win_table,
+)
+from offrank.lab.studies.figures import quartile_curves
+from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, name_of
+from offrank.lab.studies.plan import Variant
+from offrank.lab.studies.tables import Summary, Table, middle
+from offrank.runs.config import resolve
+
+TASKS = ("HalfCheetah-v3", "Hopper-v3", "Walker2d-v3", "Ant-v3", "Swimmer-v3")
+ALGOS = ("cem-rl", "op-cem-rl", "cem", "ars")
+STEPS = 500_000
+MARKS = (250_000, STEPS)  # steps at which returns are compared
+PAIRS = (("op-cem-rl", "cem-rl"), ("cem-rl", "cem"), ("cem-rl", "ars"))
+
+
+def variants(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
+    """The algorithms themselves, without the baselines that an on-policy name stands for in other studies."""
+    for algo in algos:
+        resolve(task, algo)  # raises UsageError for an unknown name
+    return [Variant(algo) for algo in algos]
+
+
+def return_at(row: Row, steps: int) -> float | None:
+    """The mean return of the last evaluation at or before `steps`; None if the run had none, or took fewer steps."""
+    found = [evaluation[2] for evaluation in row["evaluations"] if evaluation[1] <= steps]
+    return float(found[-1]) if found and row["steps"] >= steps else None
+
+
+def returns_at(group: Group, steps: int) -> list[float]:
+    return [value for row in group.rows if (value := return_at(row, steps)) is not None]
+
+
+def summarise(rows: Sequence[Row]) -> list[Summary]:
+    """One entry per algorithm on a task, with its comparisons."""
+    found = groups(rows)
+    return [_summary(group, found) for group in found]
+
+
+def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
+    reached, spent = group.reached, group.spent
+    seconds = [row["training_seconds"] for row in group.rows if row.get("training_seconds") is not None]
+    out: Summary = {
+        "task": group.task,
+        "variant": group.variant.label,
+        "name": name_of(group, engines_differ(everyone)),
+        "engine": group.engine,
+        "threshold": group.rows[0]["threshold"],
+        "seeds": group.seeds,
+        "returns": {str(mark): _returns(returns_at(group, mark)) for mark in MARKS},
+        "reached": sum(r is not None for r in reached),
+        "runs": len(reached),
+        "watched": group.watched,
+        "median": censored_median(reached, spent),
+        "median_interval": asdict(median_interval(reached, spent)),
+        "training_seconds": median(seconds) if seconds else None,
+        "against": {},
+    }
+    for first, second in PAIRS:
+        others = [g for g in everyone if (g.task, g.variant.label, g.engine) == (group.task, second, group.engine)]
+        if group.variant.label == first and others:
+            out["against"][second] = _comparison(group, others[0])
+    return out
+
+
+def _returns(values: Sequence[float]) -> Summary:
+    """Median and mean with their intervals, None without any value."""
+    out: Summary = {"values": list(values)}
+    statistics: dict[str, Callable[[Sequence[float]], float]] = {"median": median, "mean": mean}
+    for name, statistic in statistics.items():
+        known = {"value": statistic(values), **asdict(bootstrap(values, statistic))} if values else None
+        out[name] = known
+    return out
+
+
+def _comparison(group: Group, other: Group) -> Summary:
+    """The probability of ending higher, and of being first at the threshold; None where no run tells."""
+    ends = [returns_at(g, STEPS) for g in (group, other)]
+    arrived = any(r is not None for g in (group, other) for r in g.reached)
+    return {
+        "ends_higher": _chance(probability_of_winning(higher_table(*ends))) if all(ends) else None,
+        "first_at_threshold": _chance(
+            probability_of_winning(win_table(group.reached, group.spent, other.reached, other.spent))
+        )
+        if arrived
+        else None,
+    }
+
+
+def _chance(found: tuple[float, Interval]) -> Summary:
+    return {"value": found[0], **asdict(found[1])}
+
+
+def tables(summaries: Sequence[Summary]) -> list[Table]:
+    """Returns at the marks, the threshold and seconds, and the comparisons."""
+    head = ["task", "algorithm", *(f"{name} at {short(mark)}" for mark in MARKS for name in ("median", "mean"))]
+    rows = []
+    for s in summaries:
+        parts = [(s["returns"][str(mark)], name) for mark in MARKS for name in ("median", "mean")]
+        rows.append([s["task"], s["name"], *(_return(part, name, s["runs"]) for part, name in parts)])
+    note = "Mean return of the last evaluation at or before a number of steps, over the seeds (95%)."
+    returns = Table(head, rows, note)
+
+    rows = []
+    for s in summaries:
+        seconds = "-" if s["training_seconds"] is None else f"{s['training_seconds']:,.0f}"
+        rows.append([s["task"], s["name"], f"{s['threshold']:g}", f"{s['reached']} of {s['runs']}", middle(s), seconds])
+    head = ["task", "algorithm", "threshold", "reached", "thousands of steps to it (95%)", "seconds"]
+    note = "Censored median of the steps to the threshold, and median seconds of training per run."
+    threshold = Table(head, rows, note)
+
+    rows = [
+        [s["task"], f"{s['name']} and {other}", _probability(a["ends_higher"]), _probability(a["first_at_threshold"])]
+        for s in summaries
+        for other, a in s["against"].items()
+    ]
+    head = ["task", "pair", f"ends higher at {short(STEPS)}", "first at the threshold"]
+    return [returns, threshold, Table(head, rows, "Probability that a run of the first beats one of the second (95%).")]
+
+
+def _return(part: Summary, name: str, runs: int) -> str:
+    known: dict[str, Any] | None = part[name]
+    if known is None:
+        return "-"
+    some = "" if len(part["values"]) == runs else f", {len(part['values'])} runs"
+    return f"{known['value']:,.0f} ({known['low']:,.0f} to {known['high']:,.0f}{some})"
+
+
+def _probability(known: Summary | None) -> str:
+    return "not decided" if known is None else f"{known['value']:.2f} ({known['low']:.2f}-{known['high']:.2f})"
+
+
+def present(rows: list[Row], stem: Path) -> str:
+    summaries = summarise(rows)
+    write_atomically(stem.with_name(f"{stem.name}-summary.json"), (json.dumps(summaries, indent=1) + "\n").encode())
+    save_figure(quartile_curves(rows), stem.with_name(f"{stem.name}.png"))
+    return "\n\n".join(table.markdown() for table in tables(summaries) if table.rows)
