@@ -50,6 +50,11 @@ class CEMSettings:
     variance_decay: float = 0.95  # per generation
     normalise_states: bool = True  # ours: the published code does not
 
+    @property
+    def drawn(self) -> int:
+        """Members drawn per generation."""
+        return self.population
+
     def __post_init__(self) -> None:
         if self.population < 2:
             raise UsageError(f"population = {self.population}: must be at least 2")
@@ -75,10 +80,10 @@ class CEMRLSettings(TD3Settings, CEMSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check()
-        if not 1 <= self.gradient_members <= self.population:
+        if not 1 <= self.gradient_members <= self.drawn:
             raise UsageError(
-                f"gradient_members = {self.gradient_members}: must be from 1 to the population, {self.population} "
-                "(the algorithm cem has none)"
+                f"gradient_members = {self.gradient_members}: must be from 1 to the members drawn, {self.drawn} (the "
+                "algorithm cem has none)"
             )
         if self.warmup_steps < 0:
             raise UsageError(f"warmup_steps = {self.warmup_steps}: must not be negative")
@@ -90,7 +95,12 @@ class OPCEMRLSettings(CEMRLSettings):
 
     name: ClassVar[str] = "op-cem-rl"
 
+    population: int = 5  # members that are run per generation
     candidates: int = 20  # drawn per generation; the ranker chooses
+
+    @property
+    def drawn(self) -> int:
+        return self.candidates
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,17 +138,12 @@ class CEM(Algorithm):
 
     def iteration(self, state: State) -> Asking[tuple[State, Metrics]]:
         # draw
-        generation = self.generation(state, self.draw(state, self.drawn))
+        generation = self.generation(state, self.draw(state, self.settings.drawn))
         # run
         ran = yield from generation.run(np.arange(len(generation)))
         # update
         moved, metrics = self.update(state, ran)
         return self.after(state, [ran], state.memory | moved), metrics
-
-    @property
-    def drawn(self) -> int:
-        """How many members a generation draws."""
-        return self.settings.population
 
     def draw(self, state: State, count: int, first: int = 0) -> FloatArray:
         """Members (count, d) of the distribution: in antithetic halves, if their number is even. The directions are
@@ -224,7 +229,7 @@ class CEMRL(CEM):
     def iteration(self, state: State) -> Asking[tuple[State, Metrics]]:
         settings, memory = self.settings, dict(state.memory)
         # draw
-        members, learned = self.draw(state, self.drawn), {}
+        members, learned = self.draw(state, self.settings.drawn), {}
         # follow the critic: as many updates as the last generation had steps
         if state.steps > settings.warmup_steps:
             members, critic = yield from self.follow(state, members)
@@ -293,10 +298,6 @@ class OPCEMRL(CEMRL):
 
     settings: OPCEMRLSettings
     ranker: MemberRanker
-
-    @property
-    def drawn(self) -> int:
-        return self.settings.candidates
 
     def choose(self, generation: Generation) -> Asking[Choice]:
         """The members that the ranker chooses."""

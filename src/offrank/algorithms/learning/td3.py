@@ -169,7 +169,7 @@ class TD3Lesson(Lesson):
     ) -> None:
         replay, settings = self.replay, self.settings
         z, later = self._normalised(replay["state"][at]), self._normalised(replay["state"][at + replay["ahead"][at]])
-        action = self._clipped(self._clipped(self.policy.act_together(theta, later)) + eps)
+        action = self.space.clip(self.space.clip(self.policy.act_together(theta, later)) + eps)
         beyond = networks.forward(slow, np.concatenate([later, action], axis=1))[2].min(axis=0)
         y = replay["gain"][at, None] + replay["boot"][at, None] * beyond
         x = np.concatenate([z, replay["action"][at]], axis=1)
@@ -186,7 +186,7 @@ class TD3Lesson(Lesson):
                 step += 1
                 z = self._normalised(self.replay["state"][at])
                 raw = self.policy.act_together(nets["theta"], z)
-                action = self._clipped(raw)
+                action = self.space.clip(raw)
                 g = networks.input_gradient(critic, np.concatenate([z, action], axis=1))[:, self.policy.n :]
                 g = np.where(action == raw, g, 0)  # beyond the box an action changes nothing
                 uphill = self.policy.pull_back(nets["theta"], z, g) / len(at)
@@ -199,14 +199,3 @@ class TD3Lesson(Lesson):
         whitening = self.whitening
         z: Floats = (states - whitening.mean.astype(np.float32)) * whitening.scale.astype(np.float32)
         return z
-
-    def _clipped(self, actions: Floats) -> Floats:
-        inside: Floats = clipped(self.space, actions)
-        return inside
-
-
-def clipped(space: Space, actions: Any) -> Any:
-    """Actions as the environment takes them."""
-    if space.low is None or space.high is None:
-        return actions
-    return np.clip(actions, space.low.astype(actions.dtype), space.high.astype(actions.dtype))

@@ -128,16 +128,16 @@ def _gather_members(
     tick: Callable[[], None],
 ) -> Measurements:
     """Members drawn after those of the next generation; the first of them follow the critic, as in training."""
-    members, learned = algorithm.draw(state, count, first=algorithm.drawn), {}
+    members, learned = algorithm.draw(state, count, first=algorithm.settings.drawn), {}
     if isinstance(algorithm, CEMRL) and state.steps > algorithm.settings.warmup_steps:
         members, critic = answered(algorithm.follow(state, members), engine.run)
         learned = {"critic": critic, "replay": part(state.memory, "replay.")}
     generation = algorithm.generation(state, members, learned)
-    b = max(1, round(count * algorithm.settings.population / algorithm.drawn))
+    b = max(1, round(count * algorithm.settings.population / algorithm.settings.drawn))
     scores = {ranker.name: answered(ranker.rank(generation, b), engine.run).scores for ranker in rankers}
     rounds = []
     for episode in range(episodes):
-        index = algorithm.drawn + episode * len(generation) + np.arange(len(generation))
+        index = algorithm.settings.drawn + episode * len(generation) + np.arange(len(generation))
         ran = answered(generation.run_these(generation.thetas, index, Role.MEMBER), engine.run)
         rounds.append(algorithm.episodes.returns(ran.rollouts))
         tick()
