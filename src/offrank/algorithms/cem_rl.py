@@ -103,11 +103,11 @@ class OPCEMRLSettings(CEMRLSettings):
         return self.candidates
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.candidates < self.population:
             raise UsageError(
                 f"candidates = {self.candidates}: must be at least the population that is run, {self.population}"
             )
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
