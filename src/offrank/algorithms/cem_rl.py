@@ -40,6 +40,7 @@ class CEMSettings:
 
     name: ClassVar[str] = "cem"
     suggests: ClassVar[dict[str, Any]] = {"reward_shift": 0.0}  # rewards as paid, as published
+    needs_bounds: ClassVar[bool] = True  # an actor that follows a critic leaves the range of what was tried
     eval_steps: ClassVar[int] = 10_000  # between evaluations: a generation of whole episodes is as long
 
     population: int = 10  # members per generation
@@ -72,7 +73,6 @@ class CEMRLSettings(TD3Settings, CEMSettings):
     """Those of the distribution, and of the members that follow the critic."""
 
     name: ClassVar[str] = "cem-rl"
-    needs_bounds: ClassVar[bool] = True  # an actor that follows a critic leaves the range of what was tried
 
     gradient_members: int = 5  # that get gradient steps before they are run
     warmup_steps: int = 10_000  # of training before the first gradient step
