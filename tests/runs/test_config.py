@@ -6,7 +6,6 @@ from importlib.resources import files
 import pytest
 
 from offrank.algorithms import ALGORITHMS
-from offrank.algorithms.rankers import RANKERS
 from offrank.core.errors import UsageError
 from offrank.presets import GENERAL
 from offrank.runs.config import convert, resolve, task_default
@@ -52,8 +51,7 @@ def test_only_ant_interleaves_by_preset() -> None:
     assert resolve("Ant-v3", "op-ars", "kernel").ranker.name == "kernel"
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
-@pytest.mark.parametrize("ranker", RANKERS)
+@pytest.mark.parametrize(("algo", "ranker"), [(algo, name) for algo in ALGORITHMS for name in ALGORITHMS[algo].rankers])
 def test_every_combination_has_values_with_sources_on_every_task(algo: str, ranker: str) -> None:
     for task in (*TASKS, "Pendulum-v1", None):
         recipe = resolve(task, algo, ranker)
