@@ -40,7 +40,7 @@ def entries(table: dict) -> list[dict]:
 def test_every_preset_number_has_a_source(task: str) -> None:
     found = entries(tomllib.loads((files("offrank.presets") / f"{task}.toml").read_text()))
     assert len(found) >= 8
-    assert all(entry["source"].split(",")[0].split(":")[0] in ("paper", "ars", "ours") for entry in found)
+    assert all(entry["source"].split(",")[0].split(":")[0] in ("paper", "ars", "zoo", "ours") for entry in found)
 
 
 def test_only_ant_interleaves_by_preset() -> None:
