@@ -31,7 +31,6 @@ def row(algo: str, seed: int, level: float, reached: int | None = None, steps: i
         "steps_to_threshold": reached,
         "steps": steps,
         "budget": 500_000,
-        "training_seconds": 100.0 + seed,
         "evaluations": [[k, k * 10_000, level + k, 1.0] for k in range(1, steps // 10_000 + 1)],
     }
 
@@ -44,7 +43,7 @@ def test_the_plan_is_by_steps_and_stops_at_no_threshold() -> None:
     ]
     assert {(run.steps, run.threshold) for run in plan} == {(500_000, None)} and len(plan) == 24
     assert plan[0].evaluation == {"eval_steps": 10_000, "eval_episodes": 10}
-    assert [run.clip_actions("mujoco") for run in plan[:3]] == [True, None, None]
+    assert [run.clip_actions("mujoco") for run in plan[:3]] == [True, True, None]
 
 
 def test_a_return_is_that_of_the_last_evaluation_at_or_before() -> None:
@@ -64,17 +63,17 @@ def test_intervals_and_comparisons() -> None:
     for name, statistic in (("median", median), ("mean", mean)):
         known = ours["returns"]["500000"][name]
         assert known["value"] == statistic(values) and known["low"] < known["value"] < known["high"]
-    assert ours["against"]["cem"]["ends_higher"] == {"value": 1.0, "low": 1.0, "high": 1.0}
-    assert ours["against"]["ars"]["ends_higher"]["value"] == 0.5
+    assert ours["against"]["cem"]["higher_at_500000"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert ours["against"]["ars"]["higher_at_500000"]["value"] == 0.5
     assert ours["against"]["cem"]["first_at_threshold"]["value"] == pytest.approx(0.5 + 0.5 * 7 / 8)
-    assert (ours["reached"], ours["median"], ours["training_seconds"]) == (7, 200_000, 103.5)
+    assert (ours["reached"], ours["median"]) == (7, 200_000)
 
 
 def test_what_nobody_reached_is_not_decided() -> None:
     rows = [row(algo, seed, 1.0 * seed) for algo in ("cem-rl", "cem") for seed in range(3)]
     text = "\n".join(table.markdown() for table in tables(summarise(rows)))
     assert "| Hopper-v3 | cem-rl and cem | 0.50 (" in text and "| not decided |" in text
-    assert "0 of 3 | > 500 (> 500 to > 500) | 101 |" in text
+    assert "0 of 3 | > 500 (> 500 to > 500) |" in text
 
 
 def test_statistics_of_returns() -> None:
@@ -92,7 +91,7 @@ def test_it_runs_and_is_rebuilt_from_folders_gathered_elsewhere(tmp_path: Path) 
     assert main(["reproduce", "hybrids", "--from", str(tmp_path / "gathered"), "--out", str(there)]) == 0
     rows = read_rows([there / "hybrids.json"])
     assert {r["algo"]: r["setup"]["clip_actions"] for r in rows} == {"ars": None, "cem-rl": True}
-    assert all(r["evaluations"][0][1] >= 10_000 and r["training_seconds"] > 0 for r in rows)
+    assert all(r["evaluations"][0][1] >= 10_000 for r in rows)
     assert {r["setup"]["eval_steps"] for r in rows} == {10_000} and {r["setup"]["eval_episodes"] for r in rows} == {10}
     assert (there / "hybrids.png").is_file() and (there / "hybrids.md").is_file()
     assert main(["reproduce", "hybrids", "--from", str(there / "hybrids.json"), "--out", str(tmp_path / "again")]) == 0

@@ -30,8 +30,8 @@ from offrank.runs.config import resolve
 TASKS = ("HalfCheetah-v3", "Hopper-v3", "Walker2d-v3", "Ant-v3", "Swimmer-v3")
 ALGOS = ("cem-rl", "op-cem-rl", "cem", "ars")
 STEPS = 500_000
-MARKS = (250_000, STEPS)  # steps at which returns are compared
-PAIRS = (("op-cem-rl", "cem-rl"), ("cem-rl", "cem"), ("cem-rl", "ars"))
+MARKS = (100_000, 250_000, STEPS)  # steps at which returns are compared
+PAIRS = (("op-cem-rl", "cem-rl"), ("op-cem-rl", "op-cem-rl-random"), ("cem-rl", "cem"), ("cem-rl", "ars"))
 
 
 def variants(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
@@ -59,7 +59,6 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
 
 def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
     reached, spent = group.reached, group.spent
-    seconds = [row["training_seconds"] for row in group.rows if row.get("training_seconds") is not None]
     out: Summary = {
         "task": group.task,
         "variant": group.variant.label,
@@ -73,11 +72,10 @@ def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
         "watched": group.watched,
         "median": censored_median(reached, spent),
         "median_interval": asdict(median_interval(reached, spent)),
-        "training_seconds": median(seconds) if seconds else None,
         "against": {},
     }
     for first, second in PAIRS:
-        others = [g for g in everyone if (g.task, g.variant.label, g.engine) == (group.task, second, group.engine)]
+        others = [g for g in everyone if (g.task, g.variant.label) == (group.task, second)]
         if group.variant.label == first and others:
             out["against"][second] = _comparison(group, others[0])
     return out
@@ -94,17 +92,15 @@ def _returns(values: Sequence[float]) -> Summary:
 
 
 def _comparison(group: Group, other: Group) -> Summary:
-    """The probability of ending higher, and of being first at the threshold; None where no run tells."""
-    ends = [returns_at(g, STEPS) for g in (group, other)]
+    """The probability of a higher return at each mark, and of being first at the threshold; None where no run tells."""
+    out: Summary = {}
+    for mark in MARKS:
+        returns = [returns_at(g, mark) for g in (group, other)]
+        out[f"higher_at_{mark}"] = _chance(probability_of_winning(higher_table(*returns))) if all(returns) else None
     arrived = any(r is not None for g in (group, other) for r in g.reached)
-    return {
-        "ends_higher": _chance(probability_of_winning(higher_table(*ends))) if all(ends) else None,
-        "first_at_threshold": _chance(
-            probability_of_winning(win_table(group.reached, group.spent, other.reached, other.spent))
-        )
-        if arrived
-        else None,
-    }
+    table = win_table(group.reached, group.spent, other.reached, other.spent)
+    out["first_at_threshold"] = _chance(probability_of_winning(table)) if arrived else None
+    return out
 
 
 def _chance(found: tuple[float, Interval]) -> Summary:
@@ -112,34 +108,28 @@ def _chance(found: tuple[float, Interval]) -> Summary:
 
 
 def tables(summaries: Sequence[Summary]) -> list[Table]:
-    """Returns at the marks, the threshold and seconds, and the comparisons."""
-    head = ["task", "algorithm", *(f"{name} at {short(mark)}" for mark in MARKS for name in ("median", "mean"))]
+    """Returns at the marks and steps to the threshold, and the comparisons."""
     rows = []
     for s in summaries:
-        parts = [(s["returns"][str(mark)], name) for mark in MARKS for name in ("median", "mean")]
-        rows.append([s["task"], s["name"], *(_return(part, name, s["runs"]) for part, name in parts)])
-    note = "Mean return of the last evaluation at or before a number of steps, over the seeds (95%)."
-    returns = Table(head, rows, note)
-
-    rows = []
-    for s in summaries:
-        seconds = "-" if s["training_seconds"] is None else f"{s['training_seconds']:,.0f}"
-        rows.append([s["task"], s["name"], f"{s['threshold']:g}", f"{s['reached']} of {s['runs']}", middle(s), seconds])
-    head = ["task", "algorithm", "threshold", "reached", "thousands of steps to it (95%)", "seconds"]
-    note = "Censored median of the steps to the threshold, and median seconds of training per run."
-    threshold = Table(head, rows, note)
-
+        returns = [_return(s["returns"][str(mark)], s["runs"]) for mark in MARKS]
+        rows.append([s["task"], s["name"], *returns, f"{s['reached']} of {s['runs']}", middle(s)])
+    head = ["task", "algorithm", *(f"at {short(mark)}" for mark in MARKS), "reached", "thousands of steps (95%)"]
+    note = (
+        "Median over the seeds (95%) of the last evaluation at or before a number of steps; runs at the threshold, and "
+        "the censored median of the steps to it."
+    )
+    returns_table = Table(head, rows, note)
     rows = [
-        [s["task"], f"{s['name']} and {other}", _probability(a["ends_higher"]), _probability(a["first_at_threshold"])]
+        [s["task"], f"{s['name']} and {other}", *map(_probability, against.values())]
         for s in summaries
-        for other, a in s["against"].items()
+        for other, against in s["against"].items()
     ]
-    head = ["task", "pair", f"ends higher at {short(STEPS)}", "first at the threshold"]
-    return [returns, threshold, Table(head, rows, "Probability that a run of the first beats one of the second (95%).")]
+    head = ["task", "pair", *(f"higher at {short(mark)}" for mark in MARKS), "first at the threshold"]
+    return [returns_table, Table(head, rows, "Probability that a run of the first beats one of the second (95%).")]
 
 
-def _return(part: Summary, name: str, runs: int) -> str:
-    known: dict[str, Any] | None = part[name]
+def _return(part: Summary, runs: int) -> str:
+    known: dict[str, Any] | None = part["median"]
     if known is None:
         return "-"
     some = "" if len(part["values"]) == runs else f", {len(part['values'])} runs"

@@ -24,7 +24,6 @@ from offrank.tasks import TASKS
 Row = dict[str, Any]
 SETUP = ("horizon", *EVALUATION, "env_args", "clip_actions")  # what a command needs beyond the result
 AT_THE_END = {"evaluation_steps", "best_return", "final_return", "stop_reason", "wall_s", "policy_sha256"}
-AT_THE_END |= {"training_seconds"}
 KINDS = {"task": str, "algo": str, "seed": int, "steps": int, "engine": str, "hyperparameters": dict}
 NEEDED = {*KINDS, "ranker"}
 
@@ -44,14 +43,12 @@ def gather(folder: Path) -> Row:
     crossing = curve.crossing(threshold)
     keys = ("iteration", "steps", "return_mean", "return_std")
     wall, training = _seconds(curve, crossing)
-    last = curve.records[-1] if curve.records else None
     return result | {
         "threshold": threshold,
         "reached": crossing is not None,
         "steps_to_threshold": None if crossing is None else crossing["steps"],
         "seconds_to_threshold": wall,
         "training_seconds_to_threshold": training,
-        "training_seconds": _seconds(curve, last)[1],
         "evaluations": [[round(r[k], 2) for k in keys] for r in scheduled],
         "setup": setup(config),
     }
