@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,13 +100,13 @@ def generation(thetas: FloatArray, learned: bool = True, low: float | None = Non
     states = np.random.default_rng(1).normal(size=(40, N_OBS)).astype(np.float32)
     ahead = np.ones(40, dtype=np.int64)
     ahead[[19, 39]] = 0
-    known = {"critic": critic, "replay": {"state": states, "ahead": ahead}} if learned else {}
+    known = {"critic": partial(td3.first_value, critic), "replay": {"state": states, "ahead": ahead}} if learned else {}
     mean, whitening = np.zeros(KIND.size), Whitening.identity(N_OBS)
-    return Generation(space, KIND, thetas, mean, whitening, Episodes(HORIZON), 0, 1, known)
+    return Generation(space, KIND, thetas, mean, whitening, Episodes(HORIZON), 0, 1, **known)
 
 
 def test_states_near_the_start_are_told_by_where_episodes_end() -> None:
-    replay = generation(np.zeros((1, 6))).learned["replay"]
+    replay = generation(np.zeros((1, 6))).replay
     np.testing.assert_array_equal(near_starts(replay, 3), replay["state"][[0, 1, 2, 20, 21, 22]])
     assert len(near_starts(replay, 1000)) == 40
 
@@ -115,7 +116,7 @@ def test_the_value_is_the_critics_over_those_states_at_actions_as_they_are_taken
     for low in (None, -0.1):
         members = generation(thetas, low=low)
         choice = answered(Value(start_steps=3).rank(members, 2), engine().run)
-        states = members.learned["replay"]["state"][[0, 1, 2, 20, 21, 22]]
+        states = members.replay["state"][[0, 1, 2, 20, 21, 22]]
         first = np.stack([KIND.act(theta, states)[:, 0] for theta in thetas])
         expected = np.clip(first, 0, 0.1 if low else None).mean(axis=1)
         np.testing.assert_allclose(choice.scores, expected, rtol=1e-4, atol=1e-6)
@@ -165,9 +166,7 @@ def test_the_logged_correlation_is_spearmans() -> None:
 
 
 def test_values_are_those_of_the_first_critic() -> None:
-    members = generation(np.ones((1, KIND.size)))
-    z = np.ones((2, N_OBS), dtype=np.float32)
-    nets = part(members.learned["critic"], "q.")
-    nets["c3"][1] += 5.0
-    inside = np.concatenate([z, KIND.act(members.thetas[0], z)], axis=1).astype(np.float32)
-    np.testing.assert_allclose(members.values(members.thetas[0], z), networks.forward(nets, inside)[2][0, :, 0])
+    critic = td3.new_critics(OPCEMRLSettings(**SMALL), KIND, 0)
+    inside = np.random.default_rng(0).normal(size=(4, N_OBS + N_ACT)).astype(np.float32)
+    first = networks.forward(part(critic, "q."), inside)[2][0, :, 0]
+    np.testing.assert_allclose(td3.first_value(critic, inside[:, :N_OBS], inside[:, N_OBS:]), first, rtol=1e-6)

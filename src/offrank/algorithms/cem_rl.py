@@ -14,8 +14,9 @@ OP-CEM-RL is ours: more members are drawn than are run, and an off-policy ranker
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -156,8 +157,9 @@ class CEM(Algorithm):
         members: FloatArray = mean + eps * np.sqrt(variance)
         return members
 
-    def generation(self, state: State, members: FloatArray, learned: Mapping[str, Memory] | None = None) -> Generation:
-        """Members (N, d) as they are run, and the critics and replay they are ranked by."""
+    def generation(self, state: State, members: FloatArray, critics: Memory | None = None) -> Generation:
+        """Members (N, d) as they are run, and the critics that they are ranked by."""
+        critic = None if critics is None else partial(td3.first_value, critics)
         return Generation(
             space=self.space,
             policy=self.kind,
@@ -167,7 +169,8 @@ class CEM(Algorithm):
             episodes=self.episodes,
             seed=state.seed,
             iteration=state.iteration,
-            learned=learned or {},
+            critic=critic,
+            replay=part(state.memory, "replay."),
         )
 
     def update(self, state: State, ran: Ran) -> tuple[Memory, Metrics]:
@@ -229,14 +232,13 @@ class CEMRL(CEM):
     def iteration(self, state: State) -> Asking[tuple[State, Metrics]]:
         settings, memory = self.settings, dict(state.memory)
         # draw
-        members, learned = self.draw(state, self.settings.drawn), {}
+        members, critics = self.draw(state, self.settings.drawn), None
         # follow the critic: as many updates as the last generation had steps
         if state.steps > settings.warmup_steps:
-            members, critic = yield from self.follow(state, members)
-            memory |= prefixed("critic.", critic)
-            learned = {"critic": critic, "replay": part(memory, "replay.")}
+            members, critics = yield from self.follow(state, members)
+            memory |= prefixed("critic.", critics)
         # choose
-        generation = self.generation(state, members, learned)
+        generation = self.generation(state, members, critics)
         choice = yield from self.choose(generation)
         # run
         ran = yield from generation.run(choice.chosen, keep=True)
@@ -248,7 +250,7 @@ class CEMRL(CEM):
         rows = [row for some in everything for row in some.rows(generation, settings.discount)]
         memory |= prefixed("replay.", replay.extend(part(memory, "replay."), rows, settings.replay))
         memory["last_steps"] = np.array(sum(some.rollouts.steps for some in everything), dtype=np.int64)
-        if learned:
+        if critics is not None:
             metrics |= self._how_the_gradient_fared(generation, choice, ran)
         return self.after(state, everything, memory), metrics
 
@@ -268,8 +270,8 @@ class CEMRL(CEM):
             seed=state.seed,
             iteration=state.iteration,
         )
-        critic = {name: value for name, value in outcome.items() if name != "thetas"}
-        return np.concatenate([outcome["thetas"], members[count:]]), critic
+        critics = {name: value for name, value in outcome.items() if name != "thetas"}
+        return np.concatenate([outcome["thetas"], members[count:]]), critics
 
     def choose(self, generation: Generation) -> Asking[Choice]:
         """The members to run: all of them."""

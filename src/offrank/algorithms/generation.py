@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from offrank.algorithms.base import Episodes
-from offrank.algorithms.learning import networks, replay
+from offrank.algorithms.learning import replay
+from offrank.algorithms.learning.networks import Floats
 from offrank.core.arithmetic import one_blas_thread
-from offrank.core.arrays import FloatArray, IntArray, Memory, part
+from offrank.core.arrays import FloatArray, IntArray, Memory
 from offrank.core.candidates import These
 from offrank.core.noise import Role, episode_seeds
 from offrank.core.normalizer import Whitening
@@ -18,6 +19,8 @@ from offrank.core.policy import Policy
 from offrank.core.rollouts import Request, Rollouts
 from offrank.core.space import Space
 from offrank.core.work import Asking
+
+Critic = Callable[[Floats, Floats], Floats]
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,12 @@ class Ran:
     thetas: FloatArray  # (E, d)
     rollouts: Rollouts
 
-    def rows(self, generation: Generation, discount: float) -> list[Memory]:
+    def rows(self, generation: Generation, discount: float, n_steps: int = 1) -> list[Memory]:
         """The rows of the episodes for a replay buffer, with actions as the environment took them."""
-        made = []
+        made, how = [], (generation.whitening, generation.episodes.reward_shift, n_steps, discount)
         with one_blas_thread():
             for trajectory, theta in zip(self.rollouts.trajectories, self.thetas, strict=True):
-                new = replay.rows(trajectory, generation.policy, theta, generation.whitening, 0.0, 1, discount)
+                new = replay.rows(trajectory, generation.policy, theta, *how)
                 new["action"] = generation.space.clip(new["action"])
                 made.append(new)
         return made
@@ -50,7 +53,8 @@ class Generation:
     episodes: Episodes
     seed: int
     iteration: int
-    learned: Mapping[str, Memory] = field(default_factory=dict)  # "critic" and "replay", once there are any
+    critic: Critic | None = None  # the value of actions (B, p) at normalised states (B, n), once it has learned
+    replay: Memory = field(default_factory=dict)  # what it learned from
 
     def __len__(self) -> int:
         return len(self.thetas)
@@ -67,13 +71,12 @@ class Generation:
         return (yield from self.run_these(thetas, np.arange(count), Role.BEHAVIOUR, None, True))
 
     def values(self, theta: FloatArray, states: FloatArray) -> FloatArray:
-        """The first critic's values (S,) of the actions of a policy at states (S, n)."""
+        """The critic's values (S,) of the actions of a policy at states (S, n)."""
+        assert self.critic is not None
         z = self.whitening(states).astype(np.float32)
-        critic = {name: value[:1] for name, value in part(self.learned["critic"], "q.").items()}
         with one_blas_thread():
             action = self.space.clip(self.policy.act_together(theta.astype(np.float32), z))
-            value = networks.forward(critic, np.concatenate([z, action], axis=1))[2][0, :, 0]
-        return value.astype(np.float64)
+            return self.critic(z, action).astype(np.float64)
 
     def run_these(
         self, thetas: FloatArray, index: IntArray, role: Role, steps: int | None = None, keep: bool = False

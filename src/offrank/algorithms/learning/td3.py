@@ -20,7 +20,7 @@ from offrank.algorithms.learning import networks
 from offrank.algorithms.learning.device import has_torch
 from offrank.algorithms.learning.networks import Floats
 from offrank.core.arithmetic import one_blas_thread
-from offrank.core.arrays import FloatArray, IntArray, Memory
+from offrank.core.arrays import FloatArray, IntArray, Memory, part
 from offrank.core.errors import OffrankError, UsageError
 from offrank.core.noise import Purpose, philox
 from offrank.core.normalizer import Whitening
@@ -199,3 +199,10 @@ class TD3Lesson(Lesson):
         whitening = self.whitening
         z: Floats = (states - whitening.mean.astype(np.float32)) * whitening.scale.astype(np.float32)
         return z
+
+
+def first_value(critics: Memory, z: Floats, actions: Floats) -> Floats:
+    """The first critic's values (B,) of actions (B, p) at normalised states (B, n)."""
+    first = {name: value[:1] for name, value in part(critics, "q.").items()}
+    values: Floats = networks.forward(first, np.concatenate([z, actions], axis=1))[2][0, :, 0]
+    return values

@@ -46,7 +46,7 @@ class MemberRanker:
 
     def rank(self, generation: Generation, b: int) -> Asking[Choice]:
         """Choose b members. May request episodes; their steps are counted."""
-        if self.needs_critic and not generation.learned:
+        if self.needs_critic and generation.critic is None:
             scored: Scored = at_random(generation), ()
         else:
             scored = yield from self.score(generation)
@@ -84,7 +84,7 @@ class Value(MemberRanker):
 
     def score(self, generation: Generation) -> Asking[Scored]:
         yield from ()
-        states = near_starts(generation.learned["replay"], self.start_steps)
+        states = near_starts(generation.replay, self.start_steps)
         return np.array([generation.values(theta, states).mean() for theta in generation.thetas]), ()
 
 

@@ -128,11 +128,10 @@ def _gather_members(
     tick: Callable[[], None],
 ) -> Measurements:
     """Members drawn after those of the next generation; the first of them follow the critic, as in training."""
-    members, learned = algorithm.draw(state, count, first=algorithm.settings.drawn), {}
+    members, critics = algorithm.draw(state, count, first=algorithm.settings.drawn), None
     if isinstance(algorithm, CEMRL) and state.steps > algorithm.settings.warmup_steps:
-        members, critic = answered(algorithm.follow(state, members), engine.run)
-        learned = {"critic": critic, "replay": part(state.memory, "replay.")}
-    generation = algorithm.generation(state, members, learned)
+        members, critics = answered(algorithm.follow(state, members), engine.run)
+    generation = algorithm.generation(state, members, critics)
     b = max(1, round(count * algorithm.settings.population / algorithm.settings.drawn))
     scores = {ranker.name: answered(ranker.rank(generation, b), engine.run).scores for ranker in rankers}
     rounds = []
