@@ -1,7 +1,7 @@
 """offrank: evolution strategies that rank their candidates off-policy."""
 
 import offrank.display.headless  # noqa: F401 (before MuJoCo)
-from offrank.agents import ARS, CEM, CEMRL, ES, OPARS, OPCEMRL, OPES, OPTRES, QARS, QTRES, TRES, load
+from offrank.agents import ARS, CEM, CEMRL, ES, OPARS, OPCEMRL, OPES, OPTRES, QARS, QTRES, TRES, Guided, load
 from offrank.asktell import AskTell, EpisodeToRun
 from offrank.core.errors import (
     EngineError,
@@ -40,6 +40,7 @@ __all__ = [
     "Fleet",
     "FleetError",
     "Gpu",
+    "Guided",
     "Interrupted",
     "OffrankError",
     "UsageError",

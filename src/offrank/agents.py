@@ -298,8 +298,14 @@ class OPCEMRL(Agent):
     algo = "op-cem-rl"
 
 
+class Guided(Agent):
+    """Guided search: a small actor follows learned critics and explores by perturbed parameters."""
+
+    algo = "guided"
+
+
 AGENTS: dict[str, type[Agent]] = {
-    agent.algo: agent for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, CEM, CEMRL, OPCEMRL)
+    agent.algo: agent for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, CEM, CEMRL, OPCEMRL, Guided)
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from offrank.algorithms.base import Algorithm
 from offrank.algorithms.cem_rl import CEM, CEMRL, OPCEMRL, CEMRLSettings, CEMSettings, OPCEMRLSettings
+from offrank.algorithms.guided import Guided, GuidedSettings
 from offrank.algorithms.rankers import MEMBER_RANKERS, RANKERS, OnPolicy
 from offrank.algorithms.search import Search
 from offrank.algorithms.strategies import ARS, ES, TRES
@@ -38,6 +39,7 @@ ALGORITHMS: dict[str, Entry] = {
     "cem": Entry(CEM, CEMSettings, "on-policy", "skip:32", EVERY_MEMBER),
     "cem-rl": Entry(CEMRL, CEMRLSettings, "on-policy", "skip:32", EVERY_MEMBER),
     "op-cem-rl": Entry(OPCEMRL, OPCEMRLSettings, "race", "skip:32", MEMBER_RANKERS),
+    "guided": Entry(Guided, GuidedSettings, "random", "skip:32", MEMBER_RANKERS),
 }
 
 __all__ = ["ALGORITHMS", "Algorithm", "Entry", "Search"]

@@ -157,8 +157,8 @@ def _trust(axes: Any, iterations: Sequence[Metrics]) -> None:
 
 
 def _value_panel(axes: Any, records: Sequence[Metrics]) -> None:
-    """A critic's value of the members at their start states beside their discounted returns, and the share of the
-    elites that had followed its gradient."""
+    """A critic's value of the policies that were run at their start states beside their discounted returns, and the
+    share of the elites that had followed its gradient, where there are any."""
     steps = [r["steps"] for r in records]
     axes.plot(steps, [r["q_start"] for r in records], color=COLOURS[0], lw=1.5, label="critic's value at the start")
     axes.plot(steps, [r["return_discounted"] for r in records], color=COLOURS[1], lw=1.5, ls="--", label="true value")
@@ -167,6 +167,8 @@ def _value_panel(axes: Any, records: Sequence[Metrics]) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.grid(alpha=0.25)
     axes.legend(loc="upper left", fontsize=8, framealpha=0.6)
+    if "gradient_elites" not in records[0]:
+        return
     beside = axes.twinx()
     beside.plot(steps, [r["gradient_elites"] for r in records], color=COLOURS[5], lw=1.0)
     beside.set_ylim(-0.02, 1.5)

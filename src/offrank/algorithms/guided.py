@@ -1,0 +1,195 @@
+"""Guided search: a small actor follows the gradient of learned critics, and explores by perturbing its parameters.
+
+An iteration is propose, rank, run, learn. Candidates are perturbations of the actor, in antithetic pairs, as large as
+changes its actions by a given amount. A few of them get real episodes: those that an off-policy ranker chooses, or, if
+no more are drawn than run, all. Every transition teaches the critics, and the critics teach the actor, between requests
+(`learning/actor_critic.py`). Each episode is a deterministic policy, so it runs on every engine and on a robot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from offrank.algorithms.base import Algorithm
+from offrank.algorithms.generation import Generation, Ran
+from offrank.algorithms.learning import actor_critic, replay
+from offrank.algorithms.learning.actor_critic import ActorCriticLesson
+from offrank.algorithms.learning.td3 import TD3Settings
+from offrank.algorithms.rankers.members import Choice, MemberRanker, rank_correlation
+from offrank.core.arrays import FloatArray, Metrics, part, prefixed
+from offrank.core.errors import UsageError
+from offrank.core.noise import Directions
+from offrank.core.normalizer import Normalizer
+from offrank.core.state import State
+from offrank.core.work import Asking
+from offrank.policies.trained import TrainedPolicy
+
+STATES = 200  # states over which the change of actions by a perturbation is measured
+LEAST, MOST = 1e-3, 1.0  # of the perturbations
+
+
+@dataclass(frozen=True)
+class GuidedSettings(TD3Settings):
+    """Settings of the search, the critics and the actor."""
+
+    name: ClassVar[str] = "guided"
+    suggests: ClassVar[dict[str, Any]] = {"reward_shift": 0.0, "train_horizon": 250}
+    eval_steps: ClassVar[int] = 5_000
+    needs_bounds: ClassVar[bool] = True  # an actor that follows a critic leaves the range of what was tried
+
+    batch: int = 256
+    critic_rate: float = 3e-4
+    actor_rate: float = 3e-4
+    n_steps: int = 1  # steps of real rewards in a target
+    ratio: float = 1.0  # updates of the critics per training step
+    population: int = 2  # episodes per iteration
+    candidates: int = 2  # perturbations drawn; of more than the population, the ranker chooses
+    action_change: float = 0.2  # root mean square change of actions by a perturbation, in half ranges
+    warmup_steps: int = 5_000  # of random policies, before the first update
+
+    def __post_init__(self) -> None:
+        self.check()
+        for name in ("n_steps", "population"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} = {getattr(self, name)}: must be at least 1")
+        if self.candidates < self.population:
+            raise UsageError(
+                f"candidates = {self.candidates}: must be at least the population that is run, {self.population}"
+            )
+        for name in ("ratio", "action_change"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} = {getattr(self, name)}: must be positive")
+        if self.warmup_steps < 1:
+            raise UsageError(f"warmup_steps = {self.warmup_steps}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class Guided(Algorithm):
+    """Propose, rank, run, learn."""
+
+    settings: GuidedSettings
+    ranker: MemberRanker
+
+    def __post_init__(self) -> None:
+        if self.space.discrete:
+            raise UsageError("guided follows the gradient of actions, so it needs continuous ones: use ars or cem")
+        if self.episodes.probe_share > 0:
+            raise UsageError(
+                f"probe_share = {self.episodes.probe_share:g}: guided does not search for the length of its episodes; "
+                "train_horizon sets it"
+            )
+
+    def start(self, seed: int) -> State:
+        learner = actor_critic.new_learner(self.settings, self.kind, self.kind.start(seed), seed)
+        memory = learner | prefixed("replay.", replay.empty(self.kind))
+        memory["noise"] = np.array(1 / np.sqrt(self.kind.n))  # of normalised states, changes of about 1
+        memory["owed"] = np.zeros(())  # updates that the steps so far have earned and that were not made
+        return State(seed, Normalizer.empty(self.kind.n), memory=memory)
+
+    def policy(self, state: State) -> TrainedPolicy:
+        theta = state.memory["actor.theta"].astype(np.float64)
+        return TrainedPolicy.for_space(self.space, self.kind, theta, state.normalizer.freeze())
+
+    def iteration(self, state: State) -> Asking[tuple[State, Metrics]]:
+        settings, memory = self.settings, dict(state.memory)
+        # propose
+        generation = self.propose(state)
+        # rank
+        choice = yield from self.choose(generation)
+        # run
+        ran = yield from generation.run(choice.chosen, keep=True)
+        # remember
+        everything = [*choice.ran, ran]
+        rows = [row for some in everything for row in some.rows(generation, settings.discount, settings.n_steps)]
+        memory |= prefixed("replay.", replay.extend(part(memory, "replay."), rows, settings.replay))
+        normalizer = state.normalizer
+        for some in everything:
+            normalizer = normalizer.merge(some.rollouts.moments)
+        metrics = self._metrics(generation, choice, ran, float(memory["noise"]))
+        # learn
+        steps = sum(some.rollouts.steps for some in everything)
+        after = replace(state, normalizer=normalizer, iteration=state.iteration + 1)
+        if state.steps + steps >= settings.warmup_steps:
+            owed = float(memory["owed"]) + settings.ratio * steps
+            memory["owed"] = np.array(owed % 1)
+            memory |= yield ActorCriticLesson(
+                settings=settings,
+                space=self.space,
+                policy=self.kind,
+                whitening=normalizer.freeze(),
+                learner={name: memory[name] for name in memory if name.startswith(("critic.", "actor."))},
+                replay=part(memory, "replay."),
+                updates=int(owed),
+                seed=state.seed,
+                iteration=state.iteration,
+            )
+            memory["noise"] = np.array(self._noise(generation, ran, float(memory["noise"])))
+        return replace(after, memory=memory), metrics
+
+    def propose(self, state: State) -> Generation:
+        """Perturbations of the actor, in antithetic pairs, as policies to rank and run."""
+        memory, count = state.memory, self.settings.candidates
+        actor, learned = memory["actor.theta"].astype(np.float64), int(memory["critic.step"]) > 0
+        index = np.arange(count)
+        eps = Directions(state.seed, state.iteration, count, len(actor)).take(index // 2)
+        thetas: FloatArray = actor + np.where(index % 2, -1.0, 1.0)[:, None] * float(memory["noise"]) * eps
+        return Generation(
+            space=self.space,
+            policy=self.kind,
+            thetas=thetas,
+            mean=actor,
+            whitening=state.normalizer.freeze(),
+            episodes=self.episodes,
+            seed=state.seed,
+            iteration=state.iteration,
+            critic=partial(actor_critic.value, memory, self.space) if learned else None,
+            replay=part(memory, "replay."),
+        )
+
+    def choose(self, generation: Generation) -> Asking[Choice]:
+        """The candidates to run."""
+        b = self.settings.population
+        if len(generation) == b:
+            return Choice(np.arange(b), np.zeros(b))
+        return (yield from self.ranker.rank(generation, b))
+
+    def _noise(self, generation: Generation, ran: Ran, noise: float) -> float:
+        """The size of the next perturbations, by what those of this iteration changed at the states they visited."""
+        clip, act = self.space.clip, self.kind.act_together
+        states = np.concatenate([t.observations for t in ran.rollouts.trajectories])
+        z = generation.whitening(states[:: -(-len(states) // STATES)])
+        now = clip(act(generation.mean, z))
+        scale = actor_critic.half_range(self.space, self.kind.p)
+        changes = [np.mean(((clip(act(theta, z)) - now) / scale) ** 2) for theta in ran.thetas]
+        change = float(np.sqrt(np.mean(changes)))
+        factor = self.settings.action_change / max(change, 1e-6)
+        return float(np.clip(noise * np.clip(factor, 0.5, 2.0), LEAST, MOST))
+
+    def _metrics(self, generation: Generation, choice: Choice, ran: Ran, noise: float) -> Metrics:
+        totals = ran.rollouts.totals
+        metrics: Metrics = {
+            "return_mean": float(totals.mean()),
+            "return_std": float(totals.std()),
+            "return_best": float(totals.max()),
+            "length_mean": float(ran.rollouts.lengths.mean()),
+            "weights_norm": float(np.linalg.norm(generation.mean)),
+            "noise": noise,
+        }
+        if generation.critic is not None:
+            first = np.stack([t.observations[0] for t in ran.rollouts.trajectories])
+            pairs = zip(ran.thetas, first, strict=True)
+            metrics["q_start"] = float(np.mean([generation.values(theta, seen[None])[0] for theta, seen in pairs]))
+            metrics["return_discounted"] = float(
+                np.mean([self._discounted(t.rewards) for t in ran.rollouts.trajectories])
+            )
+            if len(generation) > len(choice.chosen) > 1:
+                returns = self.episodes.returns(ran.rollouts)
+                metrics["rank_correlation"] = rank_correlation(choice.scores[choice.chosen], returns)
+        return metrics
+
+    def _discounted(self, rewards: FloatArray) -> float:
+        return float((self.settings.discount ** np.arange(len(rewards)) * rewards).sum())

@@ -1,0 +1,146 @@
+"""An actor that follows twin critics while they learn: the lesson of `guided`.
+
+TD3's recipe (S. Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods", ICML 2018) with a
+small actor, layer normalisation in the critics, and updates between episodes instead of one after each step. Everything is
+plain arrays under one BLAS thread: same seed, same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from offrank.algorithms.learning import critics, networks
+from offrank.algorithms.learning.networks import Floats
+from offrank.algorithms.learning.td3 import TD3Settings
+from offrank.core.arithmetic import one_blas_thread
+from offrank.core.arrays import FloatArray, IntArray, Memory, part, prefixed
+from offrank.core.errors import OffrankError
+from offrank.core.noise import Purpose, philox
+from offrank.core.normalizer import Whitening
+from offrank.core.policy import Policy
+from offrank.core.space import Space
+from offrank.core.work import Lesson
+
+CHUNK = 100  # updates whose batches are drawn together
+OUTLIER = np.float32(10.0)  # normalised states are clipped to this
+ACTOR_EVERY = 2  # updates of the critics per update of the actor
+
+
+def new_learner(settings: TD3Settings, policy: Policy, theta: FloatArray, seed: int) -> Memory:
+    """An actor (d,) and its critics before their first update: `critic.*` and `actor.*`."""
+    q = critics.draw(Generator(philox(seed, Purpose.CRITIC)), 2, policy.n + policy.p, settings.hidden)
+    zeros = networks.zeros_like(q)
+    still = np.zeros(len(theta), dtype=np.float32)
+    critic: Memory = {"step": np.zeros((), dtype=np.int64), **networks.pack((q, q, zeros, zeros))}
+    actor: Memory = {"theta": theta.astype(np.float32), "first": still, "second": still}
+    return prefixed("critic.", critic) | prefixed("actor.", actor)
+
+
+@dataclass(frozen=True, eq=False)
+class ActorCriticLesson(Lesson):
+    """Updates of the critics, and of the actor after every second one of them."""
+
+    settings: TD3Settings
+    space: Space
+    policy: Policy
+    whitening: Whitening
+    learner: Memory  # `critic.*` and `actor.*`
+    replay: Memory
+    updates: int
+    seed: int
+    iteration: int
+
+    @property
+    def batch_key(self) -> Hashable:
+        bounds = [None if side is None else side.tobytes() for side in (self.space.low, self.space.high)]
+        return self.settings, self.policy, *bounds
+
+    def carry_out(self) -> Memory:
+        """The learner after its updates.
+
+        Raises:
+            OffrankError: it became non-finite.
+        """
+        nets, actor = networks.unpack(part(self.learner, "critic.")), _copies(part(self.learner, "actor."))
+        step = int(self.learner["critic.step"])
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+            for at, eps in self._draws():
+                step += 1
+                z = self._update_critics(nets, actor["theta"], at, eps, step)
+                if step % ACTOR_EVERY == 0:
+                    self._update_actor(nets[0], actor, z, step // ACTOR_EVERY)
+        out = prefixed("critic.", {"step": np.array(step, dtype=np.int64), **networks.pack(nets)})
+        out |= prefixed("actor.", actor)
+        if not all(np.isfinite(value).all() for value in out.values()):
+            raise OffrankError(f"the critics or the actor became non-finite in iteration {self.iteration}")
+        return out
+
+    def _draws(self) -> Iterator[tuple[IntArray, Floats]]:
+        """The rows (B,) of each update's batch, and the noise (B, p) on its target's actions in units of the box."""
+        settings, starts = self.settings, np.flatnonzero(self.replay["ahead"])
+        random = Generator(philox(self.seed, Purpose.CRITIC, self.iteration, 1))
+        for begin in range(0, self.updates, CHUNK):
+            size = (min(CHUNK, self.updates - begin), settings.batch)
+            rows = starts[random.integers(len(starts), size=size)]
+            noise = settings.target_noise * random.standard_normal((*size, self.policy.p), dtype=np.float32)
+            yield from zip(rows, np.clip(noise, -settings.target_noise_clip, settings.target_noise_clip), strict=True)
+
+    def _update_critics(self, nets: list[Memory], theta: Floats, at: IntArray, eps: Floats, step: int) -> Floats:
+        """One update, in place. Returns the normalised states (B, n) of the batch."""
+        q, slow, first, second = nets
+        replay, settings, scale = self.replay, self.settings, half_range(self.space, self.policy.p)
+        z, later = self._normalised(at), self._normalised(at + replay["ahead"][at])
+        action = self.space.clip(self.space.clip(self.policy.act_together(theta, later)) + eps * scale)
+        beyond = critics.forward(slow, np.concatenate([later, action / scale], axis=1))[2].min(axis=0)
+        y = replay["gain"][at, None] + replay["boot"][at, None] * beyond
+        gradient = critics.squared_error_gradient(q, np.concatenate([z, replay["action"][at] / scale], axis=1), y)
+        networks.adam(q, gradient, first, second, networks.step_size(settings.critic_rate, step))
+        networks.follow(slow, q, float(np.float32(settings.slow)))
+        return z
+
+    def _update_actor(self, q: Memory, actor: Memory, z: Floats, step: int) -> None:
+        """One step of Adam up the first critic's value, in place."""
+        scale, theta = half_range(self.space, self.policy.p), actor["theta"]
+        raw = self.policy.act_together(theta, z)
+        action = self.space.clip(raw)
+        critic = {name: value[:1] for name, value in q.items()}
+        g = critics.input_gradient(critic, np.concatenate([z, action / scale], axis=1))[:, self.policy.n :] / scale
+        g = np.where((raw - action) * g > 0, 0, g)  # beyond the box only the way back counts
+        downhill = -self.policy.pull_back(theta, z, g) / np.float32(len(z))
+        size = networks.step_size(self.settings.actor_rate, step)
+        networks.adam({"": theta}, {"": downhill}, {"": actor["first"]}, {"": actor["second"]}, size)
+
+    def _normalised(self, rows: IntArray) -> Floats:
+        z: Floats = normalised(self.whitening, self.replay["state"][rows])
+        return z
+
+
+def value(learner: Memory, space: Space, z: Floats, actions: Floats) -> Floats:
+    """The critics' mean value (B,) of actions (B, p) at normalised states (B, n)."""
+    q = part(learner, "critic.q.")
+    inputs = np.concatenate([np.clip(z, -OUTLIER, OUTLIER), actions / half_range(space, actions.shape[1])], axis=1)
+    mean: Floats = critics.forward(q, inputs)[2][..., 0].mean(axis=0)
+    return mean
+
+
+def normalised(whitening: Whitening, states: Floats) -> Floats:
+    """States (B, n) as the learner sees them."""
+    z = (states - whitening.mean.astype(np.float32)) * whitening.scale.astype(np.float32)
+    return np.clip(z, -OUTLIER, OUTLIER, out=z)
+
+
+def half_range(space: Space, p: int) -> Floats:
+    """Half of the range (p,) of each action; 1 without bounds."""
+    if space.low is None or space.high is None:
+        return np.ones(p, dtype=np.float32)
+    half: Any = (space.high - space.low) / 2
+    return np.where(np.isfinite(half) & (half > 0), half, 1.0).astype(np.float32)
+
+
+def _copies(arrays: Memory) -> Memory:
+    return {name: array.copy() for name, array in arrays.items()}
