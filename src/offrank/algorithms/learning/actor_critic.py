@@ -7,7 +7,8 @@ is plain arrays under one BLAS thread: same seed, same bits.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.random import Generator
 from offrank.algorithms.learning import critics, networks
 from offrank.algorithms.learning.networks import Floats
 from offrank.algorithms.learning.td3 import TD3Settings
-from offrank.core.arithmetic import one_blas_thread
+from offrank.core.arithmetic import one_blas_thread, usable_cpus
 from offrank.core.arrays import FloatArray, IntArray, Memory, part, prefixed
 from offrank.core.errors import OffrankError
 from offrank.core.noise import Purpose, philox
@@ -61,19 +62,22 @@ class ActorCriticLesson(Lesson):
         return self.settings, self.policy, *bounds
 
     def carry_out(self) -> Memory:
-        """The learner after its updates.
+        """The learner after its updates. The two critics are updated in two threads: each has its own arithmetic, so
+        the bits are those of one thread.
 
         Raises:
             OffrankError: it became non-finite.
         """
         nets, actor = networks.unpack(part(self.learner, "critic.")), _copies(part(self.learner, "actor."))
+        twins = [[{name: array[i] for name, array in net.items()} for net in nets] for i in range(2)]
         step = int(self.learner["critic.step"])
-        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"), ThreadPoolExecutor(2) as pool:
+            both = pool.map if usable_cpus() > 1 else map
             for at, eps in self._draws():
                 step += 1
-                z = self._update_critics(nets, actor["theta"], at, eps, step)
+                z = self._update_critics(twins, actor["theta"], at, eps, step, both)
                 if step % ACTOR_EVERY == 0:
-                    self._update_actor(nets[0], actor, z, step // ACTOR_EVERY)
+                    self._update_actor(twins[0][0], actor, z, step // ACTOR_EVERY)
         out = prefixed("critic.", {"step": np.array(step, dtype=np.int64), **networks.pack(nets)})
         out |= prefixed("actor.", actor)
         if not all(np.isfinite(value).all() for value in out.values()):
@@ -90,25 +94,32 @@ class ActorCriticLesson(Lesson):
             noise = settings.target_noise * random.standard_normal((*size, self.policy.p), dtype=np.float32)
             yield from zip(rows, np.clip(noise, -settings.target_noise_clip, settings.target_noise_clip), strict=True)
 
-    def _update_critics(self, nets: list[Memory], theta: Floats, at: IntArray, eps: Floats, step: int) -> Floats:
+    def _update_critics(
+        self, twins: Sequence[Sequence[Memory]], theta: Floats, at: IntArray, eps: Floats, step: int, both: Any
+    ) -> Floats:
         """One update, in place. Returns the normalised states (B, n) of the batch."""
-        q, slow, first, second = nets
         replay, settings, scale = self.replay, self.settings, half_range(self.space, self.policy.p)
         z, later = self._normalised(at), self._normalised(at + replay["ahead"][at])
         action = self.space.clip(self.space.clip(self.policy.act_together(theta, later)) + eps * scale)
-        beyond = critics.forward(slow, np.concatenate([later, action / scale], axis=1))[2].min(axis=0)
+        now = np.concatenate([z, replay["action"][at] / scale], axis=1)
+        then = np.concatenate([later, action / scale], axis=1)
+        beyond = np.minimum(*both(lambda nets: critics.forward(nets[1], then)[2], twins))
         y = replay["gain"][at, None] + replay["boot"][at, None] * beyond
-        gradient = critics.squared_error_gradient(q, np.concatenate([z, replay["action"][at] / scale], axis=1), y)
-        networks.adam(q, gradient, first, second, networks.step_size(settings.critic_rate, step))
-        networks.follow(slow, q, float(np.float32(settings.slow)))
+        size, share = networks.step_size(settings.critic_rate, step), float(np.float32(settings.slow))
+
+        def update(nets: Sequence[Memory]) -> None:
+            q, slow, first, second = nets
+            networks.adam(q, critics.squared_error_gradient(q, now, y), first, second, size)
+            networks.follow(slow, q, share)
+
+        list(both(update, twins))
         return z
 
-    def _update_actor(self, q: Memory, actor: Memory, z: Floats, step: int) -> None:
+    def _update_actor(self, critic: Memory, actor: Memory, z: Floats, step: int) -> None:
         """One step of Adam up the first critic's value, in place."""
         scale, theta = half_range(self.space, self.policy.p), actor["theta"]
         raw = self.policy.act_together(theta, z)
         action = self.space.clip(raw)
-        critic = {name: value[:1] for name, value in q.items()}
         g = critics.input_gradient(critic, np.concatenate([z, action / scale], axis=1))[:, self.policy.n :] / scale
         g = np.where((raw - action) * g > 0, 0, g)  # beyond the box only the way back counts
         downhill = -self.policy.pull_back(theta, z, g) / np.float32(len(z))
@@ -124,7 +135,8 @@ def value(learner: Memory, space: Space, z: Floats, actions: Floats) -> Floats:
     """The critics' mean value (B,) of actions (B, p) at normalised states (B, n)."""
     q = part(learner, "critic.q.")
     inputs = np.concatenate([np.clip(z, -OUTLIER, OUTLIER), actions / half_range(space, actions.shape[1])], axis=1)
-    mean: Floats = critics.forward(q, inputs)[2][..., 0].mean(axis=0)
+    values = [critics.forward({name: array[i] for name, array in q.items()}, inputs)[2][:, 0] for i in range(2)]
+    mean: Floats = np.mean(values, axis=0)
     return mean
 
 

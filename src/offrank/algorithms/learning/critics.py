@@ -1,7 +1,8 @@
 """Critics of `guided`: two hidden layers, each standardised over its units (layer normalisation) and rectified.
 
 Standardising keeps the values of actions that were never tried from running away, which lets a critic learn from a few
-thousand transitions. Arrays are as in `networks.py`, whose Adam and slow copies are used: the first axis is the net.
+thousand transitions. The functions are of one network: its arrays stay in the cache, and twins can be updated side by
+side. Adam and the slow copies are those of `networks.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ TINY = np.float32(1e-5)  # added to a variance
 
 @dataclass
 class Hidden:
-    """A hidden layer at a batch: standardised (E, B, hidden), by which factor (E, B, 1), and rectified."""
+    """A hidden layer at a batch: standardised (B, hidden), by which factor (B, 1), and rectified."""
 
     standard: Floats
     factor: Floats
@@ -28,7 +29,7 @@ class Hidden:
 
 
 def draw(random: Generator, count: int, inputs: int, hidden: int) -> Memory:
-    """Weights w1 ... w3 (E, in, out) and biases c1 ... c3 (E, 1, out) of new networks."""
+    """Weights w1 ... w3 (count, in, out) and biases c1 ... c3 (count, 1, out) of new networks."""
     nets: Memory = {}
     for layer, (into, out) in enumerate(pairwise((inputs, hidden, hidden, 1)), start=1):
         deviation = (0.3 if out == 1 else 1.0) / np.sqrt(into)
@@ -37,30 +38,30 @@ def draw(random: Generator, count: int, inputs: int, hidden: int) -> Memory:
     return nets
 
 
-def forward(nets: Memory, x: Floats) -> tuple[Hidden, Hidden, Floats]:
-    """Both hidden layers and the output (E, B, 1) at inputs (B, inputs)."""
-    first = _hidden(x @ nets["w1"] + nets["c1"])
-    second = _hidden(first.output @ nets["w2"] + nets["c2"])
-    return first, second, second.output @ nets["w3"] + nets["c3"]
+def forward(net: Memory, x: Floats) -> tuple[Hidden, Hidden, Floats]:
+    """Both hidden layers and the output (B, 1) at inputs (B, inputs)."""
+    first = _hidden(x @ net["w1"] + net["c1"])
+    second = _hidden(first.output @ net["w2"] + net["c2"])
+    return first, second, second.output @ net["w3"] + net["c3"]
 
 
-def input_gradient(nets: Memory, x: Floats) -> Floats:
-    """Gradient of the networks' mean output with respect to the input, (B, inputs)."""
-    first, second, out = forward(nets, x)
-    d1, _ = _back(nets, first, second, np.ones_like(out))
-    gradient: Floats = (d1 @ nets["w1"].swapaxes(-1, -2)).mean(axis=0)
+def input_gradient(net: Memory, x: Floats) -> Floats:
+    """Gradient of the output with respect to the input, (B, inputs)."""
+    first, second, out = forward(net, x)
+    d1, _ = _back(net, first, second, np.ones_like(out))
+    gradient: Floats = d1 @ net["w1"].T
     return gradient
 
 
-def squared_error_gradient(nets: Memory, x: Floats, y: Floats) -> Memory:
-    """Gradient of each network's mean of (output - y)^2, y (B, 1), with respect to its weights and biases."""
-    first, second, out = forward(nets, x)
+def squared_error_gradient(net: Memory, x: Floats, y: Floats) -> Memory:
+    """Gradient of the mean of (output - y)^2, y (B, 1), with respect to weights and biases."""
+    first, second, out = forward(net, x)
     d3 = (out - y) * np.float32(2 / len(x))
-    d1, d2 = _back(nets, first, second, d3)
+    d1, d2 = _back(net, first, second, d3)
     return {
         "w1": x.T @ d1,
-        "w2": first.output.swapaxes(-1, -2) @ d2,
-        "w3": second.output.swapaxes(-1, -2) @ d3,
+        "w2": first.output.T @ d2,
+        "w3": second.output.T @ d3,
         **{f"c{layer}": d.sum(axis=-2, keepdims=True) for layer, d in ((1, d1), (2, d2), (3, d3))},
     }
 
@@ -73,14 +74,14 @@ def _hidden(x: Floats) -> Hidden:
     return Hidden(x, factor, np.maximum(x, 0))
 
 
-def _back(nets: Memory, first: Hidden, second: Hidden, d3: Floats) -> tuple[Floats, Floats]:
-    """Backpropagate a gradient d3 (E, B, 1) at the output to what the hidden layers standardise, (E, B, hidden)."""
-    d2 = _through(second, d3 * nets["w3"].swapaxes(-1, -2))
-    return _through(first, d2 @ nets["w2"].swapaxes(-1, -2)), d2
+def _back(net: Memory, first: Hidden, second: Hidden, d3: Floats) -> tuple[Floats, Floats]:
+    """Backpropagate a gradient d3 (B, 1) at the output to what the hidden layers standardise, (B, hidden)."""
+    d2 = _through(second, d3 * net["w3"].T)
+    return _through(first, d2 @ net["w2"].T), d2
 
 
 def _through(layer: Hidden, d: Floats) -> Floats:
-    """The gradient before a hidden layer, from that at its output (E, B, hidden), in place."""
+    """The gradient before a hidden layer, from that at its output (B, hidden), in place."""
     d *= layer.standard > 0
     count = np.float32(d.shape[-1])
     along = np.einsum("...h,...h->...", d, layer.standard)[..., None] / count
