@@ -2,19 +2,21 @@
 
 TD3's recipe (S. Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods", ICML 2018) with a
 small actor, layer normalisation in the critics, and updates between episodes instead of one after each step. All of it
-is plain arrays under one BLAS thread: same seed, same bits.
+is plain arrays under one BLAS thread: same seed, same bits. On a GPU, the lessons of many runs are one computation
+(`batched_actor_critic.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.random import Generator
 
 from offrank.algorithms.learning import critics, networks
+from offrank.algorithms.learning.device import has_torch
 from offrank.algorithms.learning.networks import Floats
 from offrank.algorithms.learning.td3 import TD3Settings
 from offrank.core.arithmetic import one_blas_thread
@@ -60,6 +62,16 @@ class ActorCriticLesson(Lesson):
         bounds = [None if side is None else side.tobytes() for side in (self.space.low, self.space.high)]
         return self.settings, self.policy, *bounds
 
+    @classmethod
+    def carry_out_together(
+        cls, lessons: Sequence[Self], owners: Sequence[object], device: str
+    ) -> list[Memory | OffrankError]:
+        if not has_torch(device):
+            return super().carry_out_together(lessons, owners, device)
+        from offrank.algorithms.learning import batched_actor_critic
+
+        return batched_actor_critic.trainer_on(device).train(lessons, owners)
+
     def carry_out(self) -> Memory:
         """The learner after its updates.
 
@@ -74,16 +86,28 @@ class ActorCriticLesson(Lesson):
                 z = self._update_critics(nets, actor["theta"], at, eps, step)
                 if step % ACTOR_EVERY == 0:
                     self._update_actor(nets[0], actor, z, step // ACTOR_EVERY)
+        return self.outcome(nets, actor)
+
+    def outcome(self, nets: Sequence[Memory], actor: Memory) -> Memory:
+        """The result, of the networks and the actor after all updates.
+
+        Raises:
+            OffrankError: they are not finite.
+        """
+        step = int(self.learner["critic.step"]) + self.updates
         out = prefixed("critic.", {"step": np.array(step, dtype=np.int64), **networks.pack(nets)})
         out |= prefixed("actor.", actor)
         if not all(np.isfinite(value).all() for value in out.values()):
             raise OffrankError(f"the critics or the actor became non-finite in iteration {self.iteration}")
         return out
 
+    def stream(self) -> Generator:
+        """Random numbers of this lesson."""
+        return Generator(philox(self.seed, Purpose.CRITIC, self.iteration, 1))
+
     def _draws(self) -> Iterator[tuple[IntArray, Floats]]:
         """The rows (B,) of each update's batch, and the noise (B, p) on its target's actions in units of the box."""
-        settings, starts = self.settings, np.flatnonzero(self.replay["ahead"])
-        random = Generator(philox(self.seed, Purpose.CRITIC, self.iteration, 1))
+        settings, random, starts = self.settings, self.stream(), np.flatnonzero(self.replay["ahead"])
         for begin in range(0, self.updates, CHUNK):
             size = (min(CHUNK, self.updates - begin), settings.batch)
             rows = starts[random.integers(len(starts), size=size)]
