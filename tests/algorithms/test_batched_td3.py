@@ -8,24 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learners import BOX, LIMIT, N_ACT, N_OBS, SMALL, Living, Owner, assert_close, devices
 from offrank.algorithms.cem_rl import CEMRLSettings
-from offrank.algorithms.learning import replay, td3
+from offrank.algorithms.learning import td3
 from offrank.algorithms.learning.td3 import TD3Lesson
 from offrank.core.arrays import FloatArray, Memory
 from offrank.core.errors import EngineError, OffrankError
-from offrank.core.normalizer import Whitening
-from offrank.core.rollouts import Trajectory
 from offrank.core.space import Space
-from offrank.policies import make_policy
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from offrank.algorithms.learning import batched_td3  # noqa: E402
 from offrank.algorithms.learning.batched_td3 import UNROLLED, TD3Trainer  # noqa: E402
 from offrank.algorithms.learning.device import DeviceReplay, recorder  # noqa: E402
-
-N_OBS, N_ACT, LIMIT = 4, 2, 200
-BOX = Space(N_OBS, N_ACT, 12, low=np.full(N_ACT, -0.3), high=np.full(N_ACT, 0.3))
 
 
 class SameDraws:
@@ -62,58 +57,26 @@ class SameDraws:
             self._actors[member] = at[count:]
 
 
-class Owner:
-    done = False
-
-
-class Learner(Owner):
-    """The part of a run that a trainer needs: episodes that make its replay longer, and lessons from it."""
+class Learner(Living):
+    """Its lessons too."""
 
     def __init__(self, seed: int, policy: str = "skip:3", space: Space = BOX, **settings: Any):
-        self.kind, self.space, self.seed = make_policy(policy, N_OBS, N_ACT), space, seed
-        small = {"hidden": 16, "batch": 8, "replay": LIMIT, "actor_rate": 1e-2, "gradient_members": 3}
-        self.settings = CEMRLSettings(**(small | settings))
-        self.random = np.random.default_rng(seed)
-        self.replay: Memory = replay.empty(self.kind)
-        self.critics, self.iteration, self.written = td3.new_critics(self.settings, self.kind, seed), 0, 0
-
-    def live(self, episodes: int) -> None:
-        rows = []
-        for _ in range(episodes):
-            seen, rewards = self.random.normal(size=(13, N_OBS)), self.random.normal(size=12)
-            trajectory = Trajectory(seen[:-1], rewards, bool(self.random.integers(2)), seen[-1])
-            theta = self.random.normal(size=self.kind.size)
-            rows.append(replay.rows(trajectory, self.kind, theta, Whitening.identity(N_OBS), 0.0, 1, 0.9))
-        self.replay.pop("written", None)
-        self.replay = replay.extend(self.replay, rows, LIMIT)
-        self.written += 13 * episodes
-        self.replay["written"] = np.array(self.written)
+        super().__init__(seed, policy, space)
+        self.settings = CEMRLSettings(**(SMALL | {"gradient_members": 3} | settings))
+        self.critics = td3.new_critics(self.settings, self.kind, seed)
 
     def thetas(self) -> FloatArray:
         return 0.3 * np.random.default_rng(self.iteration).normal(size=(3, self.kind.size))
 
     def lesson(self, critic_updates: int, actor_updates: int) -> TD3Lesson:
         self.iteration += 1
-        whitening = Whitening(np.full(N_OBS, 0.1 * self.seed), np.full(N_OBS, 0.8))
         return TD3Lesson(
-            self.settings, self.space, self.kind, whitening, self.critics, self.replay, self.thetas(),
+            self.settings, self.space, self.kind, self.whitening, self.critics, self.replay, self.thetas(),
             critic_updates, actor_updates, self.seed, self.iteration,
         )  # fmt: skip
 
     def learn(self, outcome: Memory) -> None:
         self.critics = {name: value for name, value in outcome.items() if name != "thetas"}
-
-
-def devices() -> list[Any]:
-    gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-    return ["cpu", pytest.param("cuda:0", marks=gpu)]
-
-
-def assert_close(one: Any, other: Any) -> None:
-    assert one.keys() == other.keys() and int(one["step"]) == int(other["step"])
-    for name, value in one.items():
-        assert other[name].dtype == value.dtype and other[name].shape == value.shape
-        np.testing.assert_allclose(other[name], value, rtol=2e-3, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("device", devices())
@@ -174,13 +137,14 @@ def test_only_new_rows_are_copied_and_the_oldest_make_room(device: str) -> None:
             learner.live(1)
         ring.update(learner.replay)
         copied.append(ring.uploaded)
-        starts = ring.starts().cpu().numpy()
+        starts, ends = ring.transitions().cpu().numpy().T
+        np.testing.assert_array_equal(ring.starts().cpu().numpy(), starts)
         held, rows = learner.replay, ring.rows.cpu().numpy()
         at = np.flatnonzero(held["ahead"])
         np.testing.assert_array_equal(rows[starts, :N_OBS], held["state"][at])
         np.testing.assert_array_equal(rows[starts, N_OBS:-3], held["action"][at])
         np.testing.assert_array_equal(rows[starts, -3:-1], np.stack([held["gain"], held["boot"]], axis=1)[at])
-        np.testing.assert_array_equal(rows[(starts + 1) % len(rows), :N_OBS], held["state"][at + 1])
+        np.testing.assert_array_equal(rows[ends, :N_OBS], held["state"][at + 1])
     assert copied == [39, 26, 0, 65, 156, 39, 200, 13] and ring.capacity == LIMIT
     learner.replay["state"] = learner.replay["state"].copy()
     learner.live(1)

@@ -2,23 +2,24 @@
 
 TD3's recipe (S. Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods", ICML 2018) with a
 small actor, layer normalisation in the critics, and updates between episodes instead of one after each step. All of it
-is plain arrays under one BLAS thread: same seed, same bits.
+is plain arrays under one BLAS thread: same seed, same bits. On a GPU, the lessons of many runs are one computation
+(`batched_actor_critic.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.random import Generator
 
 from offrank.algorithms.learning import critics, networks
+from offrank.algorithms.learning.device import has_torch
 from offrank.algorithms.learning.networks import Floats
 from offrank.algorithms.learning.td3 import TD3Settings
-from offrank.core.arithmetic import one_blas_thread, usable_cpus
+from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, IntArray, Memory, part, prefixed
 from offrank.core.errors import OffrankError
 from offrank.core.noise import Purpose, philox
@@ -61,9 +62,18 @@ class ActorCriticLesson(Lesson):
         bounds = [None if side is None else side.tobytes() for side in (self.space.low, self.space.high)]
         return self.settings, self.policy, *bounds
 
+    @classmethod
+    def carry_out_together(
+        cls, lessons: Sequence[Self], owners: Sequence[object], device: str
+    ) -> list[Memory | OffrankError]:
+        if not has_torch(device):
+            return super().carry_out_together(lessons, owners, device)
+        from offrank.algorithms.learning import batched_actor_critic
+
+        return batched_actor_critic.trainer_on(device).train(lessons, owners)
+
     def carry_out(self) -> Memory:
-        """The learner after its updates. The two critics are updated in two threads: each has its own arithmetic, so
-        the bits are those of one thread.
+        """The learner after its updates.
 
         Raises:
             OffrankError: it became non-finite.
@@ -71,23 +81,34 @@ class ActorCriticLesson(Lesson):
         nets, actor = networks.unpack(part(self.learner, "critic.")), _copies(part(self.learner, "actor."))
         twins = [[{name: array[i] for name, array in net.items()} for net in nets] for i in range(2)]
         step = int(self.learner["critic.step"])
-        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"), ThreadPoolExecutor(2) as pool:
-            both = pool.map if usable_cpus() > 1 else map
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             for at, eps in self._draws():
                 step += 1
-                z = self._update_critics(twins, actor["theta"], at, eps, step, both)
+                z = self._update_critics(twins, actor["theta"], at, eps, step)
                 if step % ACTOR_EVERY == 0:
                     self._update_actor(twins[0][0], actor, z, step // ACTOR_EVERY)
+        return self.outcome(nets, actor)
+
+    def outcome(self, nets: Sequence[Memory], actor: Memory) -> Memory:
+        """The result, of the networks and the actor after all updates.
+
+        Raises:
+            OffrankError: they are not finite.
+        """
+        step = int(self.learner["critic.step"]) + self.updates
         out = prefixed("critic.", {"step": np.array(step, dtype=np.int64), **networks.pack(nets)})
         out |= prefixed("actor.", actor)
         if not all(np.isfinite(value).all() for value in out.values()):
             raise OffrankError(f"the critics or the actor became non-finite in iteration {self.iteration}")
         return out
 
+    def stream(self) -> Generator:
+        """Random numbers of this lesson."""
+        return Generator(philox(self.seed, Purpose.CRITIC, self.iteration, 1))
+
     def _draws(self) -> Iterator[tuple[IntArray, Floats]]:
         """The rows (B,) of each update's batch, and the noise (B, p) on its target's actions in units of the box."""
-        settings, starts = self.settings, np.flatnonzero(self.replay["ahead"])
-        random = Generator(philox(self.seed, Purpose.CRITIC, self.iteration, 1))
+        settings, random, starts = self.settings, self.stream(), np.flatnonzero(self.replay["ahead"])
         for begin in range(0, self.updates, CHUNK):
             size = (min(CHUNK, self.updates - begin), settings.batch)
             rows = starts[random.integers(len(starts), size=size)]
@@ -95,7 +116,7 @@ class ActorCriticLesson(Lesson):
             yield from zip(rows, np.clip(noise, -settings.target_noise_clip, settings.target_noise_clip), strict=True)
 
     def _update_critics(
-        self, twins: Sequence[Sequence[Memory]], theta: Floats, at: IntArray, eps: Floats, step: int, both: Any
+        self, twins: Sequence[Sequence[Memory]], theta: Floats, at: IntArray, eps: Floats, step: int
     ) -> Floats:
         """One update, in place. Returns the normalised states (B, n) of the batch."""
         replay, settings, scale = self.replay, self.settings, half_range(self.space, self.policy.p)
@@ -103,16 +124,12 @@ class ActorCriticLesson(Lesson):
         action = self.space.clip(self.space.clip(self.policy.act_together(theta, later)) + eps * scale)
         now = np.concatenate([z, replay["action"][at] / scale], axis=1)
         then = np.concatenate([later, action / scale], axis=1)
-        beyond = np.minimum(*both(lambda nets: critics.forward(nets[1], then)[2], twins))
+        beyond = np.minimum(*(critics.forward(slow, then)[2] for _, slow, _, _ in twins))
         y = replay["gain"][at, None] + replay["boot"][at, None] * beyond
         size, share = networks.step_size(settings.critic_rate, step), float(np.float32(settings.slow))
-
-        def update(nets: Sequence[Memory]) -> None:
-            q, slow, first, second = nets
+        for q, slow, first, second in twins:
             networks.adam(q, critics.squared_error_gradient(q, now, y), first, second, size)
             networks.follow(slow, q, share)
-
-        list(both(update, twins))
         return z
 
     def _update_actor(self, critic: Memory, actor: Memory, z: Floats, step: int) -> None:

@@ -1,8 +1,8 @@
 """Critics of `guided`: two hidden layers, each standardised over its units (layer normalisation) and rectified.
 
 Standardising keeps the values of actions that were never tried from running away, which lets a critic learn from a few
-thousand transitions. The functions are of one network: its arrays stay in the cache, and twins can be updated side by
-side. Adam and the slow copies are those of `networks.py`.
+thousand transitions. The functions are of one network at a time, whose arrays stay in the cache. Adam and the slow
+copies are those of `networks.py`.
 """
 
 from __future__ import annotations

@@ -114,6 +114,13 @@ class DeviceReplay:
         order = torch.arange(self._count, device=self._device).add_(self._next - self._count).remainder_(self.capacity)
         return order[self.rows[:, -1][order] > 0]
 
+    def transitions(self) -> Tensor:
+        """The rows at which each of these transitions starts and ends (m, 2)."""
+        import torch
+
+        starts = self.starts()
+        return torch.stack([starts, (starts + self.rows[:, -1][starts].long()) % self.capacity], dim=1)
+
 
 def _rows(replay: Memory, first: int) -> Any:
     """The rows of a replay from `first` on, (m, n + p + 3)."""

@@ -1,0 +1,237 @@
+"""Critics and actors of many runs as arrays of PyTorch, and their updates: what `batched_td3.py` and
+`batched_actor_critic.py` share.
+
+On a GPU the time of an update is the number of its kernels, so there are few of them, and UNROLLED updates are one
+recorded graph:
+
+- A network is a row of one array, so that Adam is a few operations on all networks together. Biases are further rows
+  of the weights (`Layout`): no sums and additions of their own.
+- The critics and their slow copies are evaluated together.
+- The batches of the next UNROLLED updates are gathered at once, between two graphs.
+
+Runs have different numbers of updates. An update that a run does not have moves nothing: its rates are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from offrank.algorithms.learning import networks
+from offrank.algorithms.learning.critics import TINY
+from offrank.algorithms.learning.device import Tensor
+from offrank.algorithms.learning.networks import EPSILON, NETWORKS, NEW1, NEW2
+from offrank.core.arrays import Memory, part
+from offrank.core.policy import Layer, Policy
+from offrank.core.space import Space
+
+Bounds = tuple[Tensor, Tensor] | None
+
+UNROLLED = 20  # updates per graph
+ALIGNED = 8  # matrices have a multiple of this many rows, for the speed of their products
+
+
+class Layout:
+    """A network with two hidden layers as a row (P,): its three matrices (rows, outputs), one after the other.
+
+    The rows of a matrix are the weights of the inputs, then the biases, then zeros. So inputs and hidden layers have as
+    many columns: the values, then a 1, then zeros. Hidden layers are rectified, and may be standardised over their
+    units before.
+    """
+
+    def __init__(self, inputs: int, hidden: int, standardised: bool = False):
+        self.inputs, self.hidden, self.standardised = inputs, hidden, standardised
+        self.shapes = [(_aligned(inputs + 1), hidden), (_aligned(hidden + 1), hidden), (_aligned(hidden + 1), 1)]
+        self._ends = [0, *np.cumsum([rows * outputs for rows, outputs in self.shapes]).tolist()]
+        self.size = _aligned(self._ends[-1])
+
+    def matrices(self, rows: Any) -> list[Any]:
+        """Views (L, rows, outputs) of the matrices of networks (L, P), NumPy's or PyTorch's."""
+        parts = zip(pairwise(self._ends), self.shapes, strict=True)
+        return [rows[:, begin:end].reshape(len(rows), *shape) for (begin, end), shape in parts]
+
+    def pack(self, nets: Memory, rows: Any) -> None:
+        """Write networks of `networks.py` as rows (E, P)."""
+        for layer, matrix in enumerate(self.matrices(rows), start=1):
+            into = nets[f"w{layer}"].shape[1]
+            matrix[:, :into], matrix[:, into : into + 1] = nets[f"w{layer}"], nets[f"c{layer}"]
+            matrix[:, into + 1 :] = 0
+
+    def unpack(self, rows: Any) -> Memory:
+        """The inverse of `pack`."""
+        nets: Memory = {}
+        for layer, (matrix, into) in enumerate(
+            zip(self.matrices(rows), (self.inputs, self.hidden, self.hidden), strict=True), start=1
+        ):
+            nets[f"w{layer}"], nets[f"c{layer}"] = matrix[:, :into].copy(), matrix[:, into : into + 1].copy()
+        return nets
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Any]:
+        """What a hidden layer rectifies, of its values y (L, B, hidden), and what `back` needs."""
+        if not self.standardised:
+            return y, None
+        standard, mean, factor = torch.native_layer_norm(y, (self.hidden,), None, None, float(TINY))
+        return standard, (y, mean, factor)
+
+    def back(self, d: Tensor, rectified: Tensor, kept: Any) -> Tensor:
+        """The gradient before a hidden layer, from that at its output (L, B, hidden). What was rectified may be given
+        before or after that."""
+        d = torch.ops.aten.threshold_backward(d, rectified, 0)
+        if kept is None:
+            return d
+        y, mean, factor = (array[: len(d)] for array in kept)
+        only = [True, False, False]  # there are no weights and biases after standardising
+        return torch.ops.aten.native_layer_norm_backward(d, y, (self.hidden,), mean, factor, None, None, only)[0]
+
+    def input_gradient(self, nets: Tensor, x: Tensor, columns: slice, h1: Tensor) -> Tensor:
+        """Gradient (L, B, k) of the outputs of networks (L, P) with respect to k columns of their inputs x. `h1` is
+        overwritten: the first hidden layer, with its column of 1."""
+        w1, w2, w3 = self.matrices(nets)
+        y1, kept1 = self.forward(torch.bmm(x, w1))
+        torch.clamp(y1, min=0, out=h1[..., : self.hidden])
+        y2, kept2 = self.forward(torch.bmm(h1, w2))
+        d2 = self.back(w3[:, : self.hidden].mT.expand_as(y2), y2, kept2)
+        d1 = self.back(torch.bmm(d2, w2[:, : self.hidden].mT), y1, kept1)
+        return torch.bmm(d1, w1[:, columns].mT)
+
+
+class CriticBatch:
+    """The twin critics of C runs, and the batches of U updates of them, in arrays at fixed addresses.
+
+    The order of the networks is (critic or slow copy, twin, run).
+    """
+
+    def __init__(self, layout: Layout, runs: int, batch: int, updates: int, device: str):
+        zeros = partial(torch.zeros, device=device)
+        self.layout, self.runs = layout, runs
+        columns, wide = layout.shapes[0][0], layout.shapes[1][0]
+        self.values = zeros(2, 2, runs, layout.size)
+        self.first, self.second, self._gradient = (zeros(2 * runs, layout.size) for _ in range(3))
+        self.inputs = zeros(2, 2, runs, updates, batch, columns)  # at which the critics are trained; of their targets
+        self.gain, self.boot = zeros(runs, updates, batch, 1), zeros(runs, updates, batch, 1)
+        self.rates = zeros(updates, 4, 2 * runs, 1)  # Adam's, and the shares by which the slow copies follow
+        self.h1, self._h2 = zeros(4 * runs, batch, wide), zeros(4 * runs, batch, wide)
+        for ones in (self.inputs[..., layout.inputs], self.h1[..., layout.hidden], self._h2[..., layout.hidden]):
+            ones.fill_(1)
+        self._host = torch.zeros(4, 2, runs, layout.size, pin_memory=device.startswith("cuda"))
+
+    def load(self, critics: Sequence[Memory]) -> None:
+        """Begin with the critics of some runs."""
+        for which, rows in zip(NETWORKS, self._host.numpy(), strict=True):
+            for r, own in enumerate(critics):
+                self.layout.pack(part(own, f"{which}."), rows[:, r])
+        for place, rows in zip(self._places(), self._host, strict=True):
+            place.copy_(rows)
+
+    def unload(self, runs: int) -> list[list[Memory]]:
+        """The networks of the first runs, as `networks.pack` takes them."""
+        for place, rows in zip(self._places(), self._host, strict=True):
+            rows.copy_(place)
+        return [[self.layout.unpack(rows[:, r]) for rows in self._host.numpy()] for r in range(runs)]
+
+    def _places(self) -> list[Tensor]:
+        """What is loaded: (2, runs, P) each, in the order of `networks.NETWORKS`."""
+        return [*self.values, *(moments.view(2, self.runs, -1) for moments in (self.first, self.second))]
+
+    def update(self, u: int) -> None:
+        """Update number u of the critics, and of the slow copies."""
+        layout, runs, hidden, scale = self.layout, self.runs, self.layout.hidden, 2 / self.inputs.shape[-2]
+        x = self.inputs[:, :, :, u].flatten(0, 2)
+        w1, w2, w3 = layout.matrices(self.values.flatten(0, 2))
+        # values of the critics, and targets by the slow copies
+        y1, kept1 = layout.forward(torch.bmm(x, w1))
+        torch.clamp(y1, min=0, out=self.h1[..., :hidden])
+        y2, kept2 = layout.forward(torch.bmm(self.h1, w2))
+        torch.clamp(y2, min=0, out=self._h2[..., :hidden])
+        out, slow = torch.bmm(self._h2, w3).view(2, 2, runs, -1, 1)
+        y = torch.addcmul(self.gain[:, u], self.boot[:, u], torch.minimum(slow[0], slow[1]))
+        # gradient of the mean squared error of each critic
+        half = 2 * runs
+        h1, h2, w2, w3 = self.h1[:half], self._h2[:half], w2[:half], w3[:half]
+        d3 = (out - y).flatten(0, 1)
+        d2 = layout.back(d3 * w3[:, :hidden].mT, h2[..., :hidden], kept2)
+        d1 = layout.back(torch.bmm(d2, w2[:, :hidden].mT), h1[..., :hidden], kept1)
+        for place, into, d in zip(layout.matrices(self._gradient), (x[:half], h1, h2), (d1, d2, d3), strict=True):
+            place.baddbmm_(into.mT, d, beta=0, alpha=scale)
+        q, following = self.values.flatten(1, 2)
+        adam(q, self._gradient, self.first, self.second, self.rates[u])
+        following.lerp_(q, self.rates[u, 3])
+
+
+class Actors:
+    """Actors (L, d) with Adam's moments, in arrays at fixed addresses."""
+
+    def __init__(self, policy: Policy, count: int, device: str):
+        self.policy = policy
+        zeros = partial(torch.zeros, count, policy.size, device=device)
+        self.thetas, self.first, self.second, self._gradient = (zeros() for _ in range(4))
+
+    def outputs(self, z: Tensor) -> list[Tensor]:
+        """The output of each layer at states z (L, B, n)."""
+        outputs: list[Tensor] = []
+        for k, layer in enumerate(self._layers()):
+            y = torch.bmm(outputs[k - 1] if k else z, layer.weights.mT)
+            if layer.skip is not None:
+                y.baddbmm_(z, layer.skip.mT)
+            if layer.bias is not None:
+                y.add_(layer.bias[:, None])
+            outputs.append(y.tanh_() if layer.tanh else y)
+        return outputs
+
+    def descend(self, z: Tensor, outputs: Sequence[Tensor], g: Tensor, rates: Tensor) -> None:
+        """One update of Adam. `g` (L, B, p) is the gradient with respect to the actions, and Adam minimises."""
+        layers, places = self._layers(), self.policy.layers(self._gradient)
+        for k in reversed(range(len(layers))):
+            if layers[k].tanh:
+                g = torch.ops.aten.tanh_backward(g, outputs[k])
+            torch.bmm(g.mT, outputs[k - 1] if k else z, out=places[k].weights)
+            if layers[k].skip is not None:
+                torch.bmm(g.mT, z, out=places[k].skip)
+            if layers[k].bias is not None:
+                torch.sum(g, 1, out=places[k].bias)
+            if k:
+                g = torch.bmm(g, layers[k].weights)
+        adam(self.thetas, self._gradient, self.first, self.second, rates)
+
+    def _layers(self) -> list[Layer]:
+        return self.policy.layers(self.thetas)
+
+
+def adam(values: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> None:
+    """One update of Adam of rows (L, P), in place. `gradient` is overwritten. The rates (3, L, 1) are the shares of the
+    new in both moments, and minus the step sizes."""
+    first.lerp_(gradient, rates[0])
+    second.lerp_(gradient.square_(), rates[1])
+    step = second.sqrt().add_(EPSILON)
+    values.addcmul_(torch.div(first, step, out=step), rates[2])
+
+
+def adam_rates(rate: float, step: int, count: int) -> Any:
+    """Adam's rates (count, 3) of the updates after number `step`."""
+    sizes = networks.step_size(rate, step + 1 + np.arange(count))
+    return np.stack([np.full(count, NEW1), np.full(count, NEW2), -sizes], axis=1, dtype=np.float32, casting="same_kind")
+
+
+def upload(array: Any, device: str) -> Tensor:
+    return torch.as_tensor(array, device=device)
+
+
+def bounds_on(space: Space, device: str) -> Bounds:
+    """The environment's box on the device, as low (p,) and high (p,); None if it has none."""
+    if space.low is None or space.high is None:
+        return None
+    low, high = (upload(bound.astype(np.float32), device) for bound in (space.low, space.high))
+    return low, high
+
+
+def clipped(actions: Tensor, bounds: Bounds) -> Tensor:
+    return actions if bounds is None else torch.clamp(actions, *bounds)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
