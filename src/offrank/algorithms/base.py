@@ -5,11 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import numpy as np
-
 from offrank.core.arrays import FloatArray, Metrics
 from offrank.core.errors import UsageError
-from offrank.core.normalizer import Normalizer, Whitening
+from offrank.core.normalizer import Normalizer
 from offrank.core.policy import Policy
 from offrank.core.rollouts import Rollouts
 from offrank.core.space import Space
@@ -96,22 +94,17 @@ class Algorithm(ABC):
         kind, n = self.kind, self.kind.n
         if init is None:
             return kind.start(seed), Normalizer.empty(n)
-        there, here = (init.kind.n, init.kind.p), (n, kind.p)
-        if there != here:
+        if (init.kind.n, init.kind.p) != (n, kind.p):
             raise UsageError(
-                f"the initial policy has {there[0]} observations and {there[1]} actions: this environment has "
-                f"{here[0]} and {here[1]}"
+                f"the initial policy is for observations ({init.kind.n},) and actions ({init.kind.p},): here they are "
+                f"({n},) and ({kind.p},)"
             )
         if init.discrete != self.space.discrete:
-            kinds = {True: "discrete", False: "continuous"}
-            raise UsageError(
-                f"the initial policy has {kinds[init.discrete]} actions: this environment's are "
-                f"{kinds[self.space.discrete]}"
-            )
+            theirs, ours = ("discrete" if some.discrete else "continuous" for some in (init, self.space))
+            raise UsageError(f"the initial policy has {theirs} actions: this environment's are {ours}")
         if init.kind != kind:
             raise UsageError(f"the initial policy is {init.kind.name}, not {kind.name}: its kind cannot change")
-        same = Whitening.identity(n)
-        plain = np.array_equal(init.whitening.mean, same.mean) and np.array_equal(init.whitening.scale, same.scale)
+        plain = not init.whitening.mean.any() and (init.whitening.scale == 1).all()
         if not self.normalises and not plain:
             raise UsageError("the initial policy acts on normalised states, and these settings do not normalise them")
         return init.theta, Normalizer.like(init.whitening, INIT_STATES)

@@ -85,5 +85,5 @@ def initial_policy(source: str | Path | TrainedPolicy | None) -> TrainedPolicy |
     if source is None or isinstance(source, TrainedPolicy):
         return source
     if not isinstance(source, str | Path):
-        raise UsageError(f"init is a {type(source).__name__}: give a policy, or the path of a file or run folder")
+        raise UsageError(f"init = {source!r}: give a policy, or the path of a file or run folder")
     return Saved.find(Path(source)).policy
