@@ -47,7 +47,7 @@ def test_a_fleet_resumes_to_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_fleet_is_evaluated_as_its_algorithms_suggest_and_resumed_as_it_was(tmp_path: Path) -> None:
-    many = fleet(["ars", "cem"], seeds=[0])
+    many = fleet(["ars", "cem"], seeds=[0], clip_actions=True)
     many.learn(iterations=1, eval_episodes=2, out=tmp_path)
     assert [run.config.eval_steps for run in many.runs] == [None, 10_000]
     many.learn(iterations=2, out=tmp_path, resume=True)

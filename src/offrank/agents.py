@@ -23,7 +23,7 @@ from offrank.runs.evaluation import check_sizes, evaluate_policy
 from offrank.runs.folder import CHECKPOINT, CURVE
 from offrank.runs.opening import holds_run, make_folder, open_run, stored_config
 from offrank.runs.run import Callback, Run
-from offrank.runs.saved import ASK_TELL, Saved
+from offrank.runs.saved import ASK_TELL, Saved, initial_policy
 
 Env = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
 
@@ -37,6 +37,8 @@ class Agent:
         seed: determines the whole run.
         ranker: instead of the default ranker of the algorithm.
         policy: the kind of policy, such as linear, affine, skip:32 or mlp:64,64; by default that of the algorithm.
+        init: a policy to start from: one in memory, a policy file, a checkpoint, or a run folder (its best one). Its
+            kind is the default of `policy`.
         engine, threads, workers, env_args, clip_actions: see `offrank.engines.make_engine`. env_args are only for an
             environment given by its name.
         gpu: device and settings of the engine `warp`; see `offrank.Gpu`.
@@ -57,6 +59,7 @@ class Agent:
         seed: int = 0,
         ranker: str | None = None,
         policy: str | None = None,
+        init: str | Path | TrainedPolicy | None = None,
         engine: str = "auto",
         threads: int = 0,
         workers: int | None = None,
@@ -68,7 +71,8 @@ class Agent:
         **hyperparameters: Any,
     ):
         task = env if isinstance(env, str) else _name_of(env)
-        recipe = resolve(task if isinstance(env, str) else None, self.algo, ranker, hyperparameters, policy)
+        known, init = task if isinstance(env, str) else None, initial_policy(init)
+        recipe = resolve(known, self.algo, ranker, hyperparameters, policy, init)
         if isinstance(env, str):
             clip_actions = clipping(env, engine, [recipe], clip_actions)
         stored_args = as_stored(env_args or {})
@@ -90,10 +94,11 @@ class Agent:
             seed=seed,
             engine=engine,
             horizon=horizon,
+            init=init,
             env_args=stored_args,
             clip_actions=clip_actions,
         )
-        self._run: Run | None = Run(self._config, self._engine.space)
+        self._run: Run | None = Run(self._config, self._engine.space, init=init)
         self._policy: TrainedPolicy | None = None
 
     def learn(

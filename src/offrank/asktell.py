@@ -6,7 +6,7 @@ so that after a crash or a power cut no episode has to be run again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from offrank.core.space import Space
 from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig, evaluation_given, resolve
 from offrank.runs.opening import open_run, stored_config
-from offrank.runs.saved import ASK_TELL
+from offrank.runs.saved import ASK_TELL, initial_policy
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class AskTell:
         low, high: bounds that actions are clipped to.
         discrete: the action is the index of the largest of the act_dim outputs.
         keep_episodes: keep the files of all episodes in the journal, not only of those that are still needed.
-        ranker, policy, hyperparameters: as for the algorithm.
+        ranker, policy, init, hyperparameters: as for the algorithm. To continue from a journal, `init` is not needed.
 
     Raises:
         UsageError: an argument is invalid, or the journal is of another run.
@@ -85,6 +85,7 @@ class AskTell:
         keep_episodes: bool = False,
         ranker: str | None = None,
         policy: str | None = None,
+        init: str | Path | TrainedPolicy | None = None,
         **hyperparameters: Any,
     ):
         if not (isinstance(algorithm, type) and issubclass(algorithm, Agent)):
@@ -94,7 +95,9 @@ class AskTell:
             raise UsageError(f"obs_dim = {obs_dim}, act_dim = {act_dim}: both must be at least 1")
         low, high = _bounds(low, high, act_dim)
         space = Space(obs_dim, act_dim, horizon, discrete, low=low, high=high)
-        recipe = resolve(None, algorithm.algo, ranker, hyperparameters, policy)
+        self._journal = None if journal is None else Path(journal)
+        init = initial_policy(init)
+        recipe = resolve(None, algorithm.algo, ranker, hyperparameters, policy, init)
         evaluation = evaluation_given(
             eval_every=0 if eval_every is None and eval_steps is None else eval_every,
             eval_steps=eval_steps,
@@ -123,15 +126,20 @@ class AskTell:
             steps=total_steps,
             iterations=iterations,
             threshold=threshold,
+            init=None if init is None else init.sha256,
         )
-        self._journal = None if journal is None else Path(journal)
         self._keep = keep_episodes
         self._told: dict[str, Episode] = {}
         if self._journal is not None:
             given = config.identity
             hyperparameters = given.pop("hyperparameters")
+            begun = stored_config(self._journal, ASK_TELL, {}, {})
+            if begun is not None and begun.init is not None and init is None:
+                given["init"] = begun.init
+                given["policy"] = begun.policy if policy is None else recipe.policy
+                config = replace(config, init=begun.init, policy=given["policy"])
             stored_config(self._journal, ASK_TELL, {}, given | hyperparameters)
-        self._run = open_run(config, space, self._journal, resume=True, checkpoint_seconds=0.0)
+        self._run = open_run(config, space, self._journal, True, (), 0.0, init)
         self._run.start()
         self._request: Request | None = None
         self._pending = self._list_pending()

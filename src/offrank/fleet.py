@@ -20,6 +20,7 @@ from offrank.runs.config import RunConfig, as_stored, clipping, configure, evalu
 from offrank.runs.folder import folder_name
 from offrank.runs.opening import open_run, open_runs, stored_config
 from offrank.runs.run import Run
+from offrank.runs.saved import initial_policy
 
 
 class Fleet:
@@ -31,6 +32,7 @@ class Fleet:
         seeds: of the runs.
         ranker: instead of the default rankers of the algorithms.
         policy: the kind of policy, such as linear or skip:32; by default those of the algorithms.
+        init: a policy that every run starts from; see `offrank.agents.Agent`.
         grid: lists of values of hyperparameters and of `policy`, by name; every combination is a run of each algorithm
             and seed.
         engine, threads, workers, env_args, clip_actions, gpu, cluster: see `offrank.engines.make_engine`.
@@ -51,6 +53,7 @@ class Fleet:
         *,
         ranker: str | None = None,
         policy: str | None = None,
+        init: str | Path | TrainedPolicy | None = None,
         grid: Mapping[str, Sequence[Any]] | None = None,
         engine: str = "auto",
         threads: int = 0,
@@ -78,12 +81,13 @@ class Fleet:
             raise UsageError("a fleet needs at least one algorithm, one seed and one value of each setting in its grid")
         check_lessons(lessons)
         self._lessons = lessons
+        self._init = initial_policy(init)
         stored_args = as_stored(env_args or {})
         recipes = []
         for algo, variant in product(algos, variants):
             given = hyperparameters | variant
             kind = given.pop("policy", None)
-            recipes.append((variant, resolve(task, algo, ranker, given, kind)))
+            recipes.append((variant, resolve(task, algo, ranker, given, kind, self._init)))
         clip_actions = clipping(task, engine, [recipe for _, recipe in recipes], clip_actions)
         self.engine = make_engine(
             task,
@@ -96,7 +100,7 @@ class Fleet:
             cluster=cluster,
         )
         settings: dict[str, Any] = {"engine": engine, "horizon": horizon, "clip_actions": clip_actions}
-        settings["env_args"] = stored_args
+        settings |= {"env_args": stored_args, "init": self._init}
         self._configs: dict[str, RunConfig] = {}  # by the name of the run's folder
         for (variant, recipe), seed in product(recipes, seeds):
             config = configure(task, recipe, self.engine.space, seed=seed, **settings)
@@ -159,7 +163,7 @@ class Fleet:
             if folder is not None and resume:
                 stored = stored_config(folder, config.task, {}, given)  # raises if it holds another run
                 wanted = wanted if stored is None else replace(wanted, **stored.evaluation)
-            return open_run(wanted, self.engine.space, folder, resume, checkpoint_seconds=checkpoint_seconds)
+            return open_run(wanted, self.engine.space, folder, resume, (), checkpoint_seconds, self._init)
 
         opening = {name: partial(open_one, name, config) for name, config in self._configs.items()}
         self.runs, failures = open_runs(opening)

@@ -137,5 +137,5 @@ def test_every_algorithm_has_an_agent() -> None:
     from offrank.algorithms import ALGORITHMS
 
     assert set(AGENTS) == set(ALGORITHMS)
-    for name, agent in AGENTS.items():
-        assert getattr(offrank, name.upper().replace("-", "")) is agent
+    for agent in AGENTS.values():
+        assert getattr(offrank, agent.__name__) is agent and agent.__name__ in offrank.__all__

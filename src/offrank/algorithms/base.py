@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from offrank.core.arrays import FloatArray, Metrics
 from offrank.core.errors import UsageError
+from offrank.core.normalizer import Normalizer
 from offrank.core.policy import Policy
 from offrank.core.rollouts import Rollouts
 from offrank.core.space import Space
 from offrank.core.state import State
 from offrank.core.work import Asking
 from offrank.policies.trained import TrainedPolicy
+
+INIT_STATES = 100_000  # that the normaliser of an initial policy weighs as many as: half, after as many training steps
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,12 @@ class Algorithm(ABC):
     episodes: Episodes
 
     @abstractmethod
-    def start(self, seed: int) -> State:
-        """The state before the first iteration."""
+    def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
+        """The state before the first iteration, whose policy is `init` or one that acts as zero.
+
+        Raises:
+            UsageError: `init` is no policy that this algorithm could have trained here.
+        """
 
     @abstractmethod
     def iteration(self, state: State) -> Asking[tuple[State, Metrics]]:
@@ -76,6 +83,31 @@ class Algorithm(ABC):
     @abstractmethod
     def policy(self, state: State) -> TrainedPolicy:
         """The policy of a state, as it is evaluated and saved."""
+
+    @property
+    def normalises(self) -> bool:
+        """Whether policies act on normalised states."""
+        return True
+
+    def begin(self, seed: int, init: TrainedPolicy | None) -> tuple[FloatArray, Normalizer]:
+        """The parameters (d,) and the normaliser to start from. Raises as `start` does."""
+        kind, n = self.kind, self.kind.n
+        if init is None:
+            return kind.start(seed), Normalizer.empty(n)
+        if (init.kind.n, init.kind.p) != (n, kind.p):
+            raise UsageError(
+                f"the initial policy is for observations ({init.kind.n},) and actions ({init.kind.p},): here they are "
+                f"({n},) and ({kind.p},)"
+            )
+        if init.discrete != self.space.discrete:
+            theirs, ours = ("discrete" if some.discrete else "continuous" for some in (init, self.space))
+            raise UsageError(f"the initial policy has {theirs} actions: this environment's are {ours}")
+        if init.kind != kind:
+            raise UsageError(f"the initial policy is {init.kind.name}, not {kind.name}: its kind cannot change")
+        plain = not init.whitening.mean.any() and (init.whitening.scale == 1).all()
+        if not self.normalises and not plain:
+            raise UsageError("the initial policy acts on normalised states, and these settings do not normalise them")
+        return init.theta, Normalizer.like(init.whitening, INIT_STATES)
 
     @property
     def cached_bytes(self) -> int:

@@ -29,7 +29,7 @@ from offrank.algorithms.rankers.members import Choice, MemberRanker, rank_correl
 from offrank.core.arrays import FloatArray, IntArray, Memory, Metrics, part, prefixed
 from offrank.core.errors import OffrankError, UsageError
 from offrank.core.noise import Directions
-from offrank.core.normalizer import Normalizer, Whitening
+from offrank.core.normalizer import Whitening
 from offrank.core.state import State
 from offrank.core.work import Asking
 from offrank.policies.trained import TrainedPolicy
@@ -125,14 +125,14 @@ class CEM(Algorithm):
                 "its episodes; train_horizon sets it"
             )
 
-    def start(self, seed: int) -> State:
-        mean, settings = self.kind.start(seed), self.settings
+    def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
+        (mean, normalizer), settings = self.begin(seed, init), self.settings
         memory: Memory = {
             "mean": mean,
             "variance": np.full_like(mean, settings.start_variance),
             "extra": np.array(settings.extra_variance),
         }
-        return State(seed, Normalizer.empty(self.kind.n), memory=memory)
+        return State(seed, normalizer, memory=memory)
 
     def policy(self, state: State) -> TrainedPolicy:
         return TrainedPolicy.for_space(self.space, self.kind, state.memory["mean"], self.whitening(state))
@@ -206,8 +206,12 @@ class CEM(Algorithm):
             normalizer = normalizer.merge(some.rollouts.moments)
         return replace(state, normalizer=normalizer, iteration=state.iteration + 1, memory=memory)
 
+    @property
+    def normalises(self) -> bool:
+        return self.settings.normalise_states
+
     def whitening(self, state: State) -> Whitening:
-        return state.normalizer.freeze() if self.settings.normalise_states else Whitening.identity(self.kind.n)
+        return state.normalizer.freeze() if self.normalises else Whitening.identity(self.kind.n)
 
 
 @dataclass(frozen=True)
@@ -223,8 +227,8 @@ class CEMRL(CEM):
                 f"{self.settings.name} follows the gradient of actions, so it needs continuous ones: use cem"
             )
 
-    def start(self, seed: int) -> State:
-        state = super().start(seed)
+    def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
+        state = super().start(seed, init)
         memory = prefixed("critic.", td3.new_critics(self.settings, self.kind, seed))
         memory |= prefixed("replay.", replay.empty(self.kind))
         return replace(state, memory=state.memory | memory | {"last_steps": np.zeros((), dtype=np.int64)})

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
 from offrank.algorithms.base import Algorithm
 from offrank.algorithms.generation import Generation, Ran
@@ -20,10 +21,11 @@ from offrank.algorithms.learning import actor_critic, replay
 from offrank.algorithms.learning.actor_critic import ActorCriticLesson
 from offrank.algorithms.learning.td3 import TD3Settings
 from offrank.algorithms.rankers.members import Choice, MemberRanker, rank_correlation
+from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, Metrics, part, prefixed
 from offrank.core.errors import UsageError
-from offrank.core.noise import Directions
-from offrank.core.normalizer import Normalizer
+from offrank.core.noise import Directions, Purpose, philox
+from offrank.core.normalizer import Whitening
 from offrank.core.state import State
 from offrank.core.work import Asking
 from offrank.policies.trained import TrainedPolicy
@@ -49,7 +51,7 @@ class GuidedSettings(TD3Settings):
     population: int = 2  # episodes per iteration
     candidates: int = 2  # perturbations drawn; of more than the population, the ranker chooses
     action_change: float = 0.2  # root mean square change of actions by a perturbation, in half ranges
-    warmup_steps: int = 5_000  # of random policies, before the first update
+    warmup_steps: int = 5_000  # of random policies, or of perturbations of the initial one, before the first update
 
     def __post_init__(self) -> None:
         self.check()
@@ -83,12 +85,17 @@ class Guided(Algorithm):
                 "train_horizon sets it"
             )
 
-    def start(self, seed: int) -> State:
-        learner = actor_critic.new_learner(self.settings, self.kind, self.kind.start(seed), seed)
+    def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
+        theta, normalizer = self.begin(seed, init)
+        learner = actor_critic.new_learner(self.settings, self.kind, theta, seed)
         memory = learner | prefixed("replay.", replay.empty(self.kind))
-        memory["noise"] = np.array(1 / np.sqrt(self.kind.n))  # of normalised states, changes of about 1
+        noise = 1 / np.sqrt(self.kind.n)  # of normalised states, changes of about 1: random policies
+        if init is not None:
+            noise = self._first_noise(seed, theta, normalizer.freeze(), noise)
+            memory["initialised"] = np.array(True)  # the warm-up stays near that policy
+        memory["noise"] = np.array(noise)
         memory["owed"] = np.zeros(())  # updates that the steps so far have earned and that were not made
-        return State(seed, Normalizer.empty(self.kind.n), memory=memory)
+        return State(seed, normalizer, memory=memory)
 
     def policy(self, state: State) -> TrainedPolicy:
         theta = state.memory["actor.theta"].astype(np.float64)
@@ -113,7 +120,8 @@ class Guided(Algorithm):
         # learn
         steps = sum(some.rollouts.steps for some in everything)
         after = replace(state, normalizer=normalizer, iteration=state.iteration + 1)
-        if state.steps + steps >= settings.warmup_steps:
+        warming_up = state.steps + steps < settings.warmup_steps
+        if not warming_up:
             owed = float(memory["owed"]) + settings.ratio * steps
             memory["owed"] = np.array(owed % 1)
             memory |= yield ActorCriticLesson(
@@ -127,6 +135,7 @@ class Guided(Algorithm):
                 seed=state.seed,
                 iteration=state.iteration,
             )
+        if not warming_up or "initialised" in memory:
             memory["noise"] = np.array(self._noise(generation, ran, float(memory["noise"])))
         return replace(after, memory=memory), metrics
 
@@ -159,14 +168,28 @@ class Guided(Algorithm):
 
     def _noise(self, generation: Generation, ran: Ran, noise: float) -> float:
         """The size of the next perturbations, by what those of this iteration changed at the states they visited."""
-        clip, act = self.space.clip, self.kind.act_together
         states = np.concatenate([t.observations for t in ran.rollouts.trajectories])
         z = generation.whitening(states[:: -(-len(states) // STATES)])
-        now = clip(act(generation.mean, z))
+        return self._adapted(noise, generation.mean, ran.thetas, z)
+
+    def _first_noise(self, seed: int, theta: FloatArray, whitening: Whitening, noise: float) -> float:
+        """The size of the first perturbations of an initial policy, by what they change at states (Gaussian) as its
+        normaliser has them."""
+        z = Generator(philox(seed, Purpose.EXPLORATION)).standard_normal((STATES, self.kind.n)) * (whitening.scale > 0)
+        eps = Directions(seed, 0, self.settings.candidates, len(theta)).take(np.arange(self.settings.candidates))
+        for _ in range(20):
+            noise = self._adapted(noise, theta, theta + noise * eps, z)
+        return noise
+
+    def _adapted(self, noise: float, actor: FloatArray, thetas: FloatArray, z: FloatArray) -> float:
+        """The size of perturbations that change actions as wanted, from what those of size `noise` (E, d) change at
+        normalised states z (S, n); at most twice or half as large."""
+        clip, act = self.space.clip, self.kind.act_together
         scale = actor_critic.half_range(self.space, self.kind.p)
-        changes = [np.mean(((clip(act(theta, z)) - now) / scale) ** 2) for theta in ran.thetas]
-        change = float(np.sqrt(np.mean(changes)))
-        factor = self.settings.action_change / max(change, 1e-6)
+        with one_blas_thread():
+            now = clip(act(actor, z))
+            changes = [np.mean(((clip(act(theta, z)) - now) / scale) ** 2) for theta in thetas]
+        factor = self.settings.action_change / max(float(np.sqrt(np.mean(changes))), 1e-6)
         return float(np.clip(noise * np.clip(factor, 0.5, 2.0), LEAST, MOST))
 
     def _metrics(self, generation: Generation, choice: Choice, ran: Ran, noise: float) -> Metrics:

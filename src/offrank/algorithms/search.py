@@ -18,7 +18,7 @@ from offrank.algorithms.strategies.base import Strategy
 from offrank.core.arrays import FloatArray, Memory, Metrics, part, prefixed
 from offrank.core.errors import OffrankError, UsageError
 from offrank.core.noise import Directions
-from offrank.core.normalizer import Normalizer, Whitening
+from offrank.core.normalizer import Whitening
 from offrank.core.state import State
 from offrank.core.work import Asking
 from offrank.policies.trained import TrainedPolicy
@@ -38,10 +38,10 @@ class Search(Algorithm):
                 "discrete: use the on-policy or random ranker (--algo ars)"
             )
 
-    def start(self, seed: int) -> State:
-        theta = self.kind.start(seed)
+    def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
+        theta, normalizer = self.begin(seed, init)
         memory = _memory(theta, self.strategy.memory(len(theta)), self.ranker.start(self.kind, seed), {})
-        return State(seed, Normalizer.empty(self.kind.n), memory=memory)
+        return State(seed, normalizer, memory=memory)
 
     def policy(self, state: State) -> TrainedPolicy:
         return TrainedPolicy.for_space(self.space, self.kind, state.memory["theta"], self.whitening(state))
@@ -101,7 +101,11 @@ class Search(Algorithm):
 
     def whitening(self, state: State) -> Whitening:
         """The normaliser of the policies of a state."""
-        return state.normalizer.freeze() if self.strategy.normalises else Whitening.identity(self.kind.n)
+        return state.normalizer.freeze() if self.normalises else Whitening.identity(self.kind.n)
+
+    @property
+    def normalises(self) -> bool:
+        return self.strategy.normalises
 
     @property
     def cached_bytes(self) -> int:

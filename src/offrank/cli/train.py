@@ -19,6 +19,7 @@ from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
 from offrank.policies import POLICIES, canonical
+from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import (
     EVALUATION,
     Recipe,
@@ -33,6 +34,7 @@ from offrank.runs.config import (
 from offrank.runs.folder import folder_name
 from offrank.runs.opening import holds_run, open_run, open_runs, stored_config
 from offrank.runs.run import Run
+from offrank.runs.saved import initial_policy
 
 DEFAULT_BUDGET = 1_000_000  # steps, for a task without presets when no limit is given
 
@@ -45,6 +47,7 @@ examples:
   offrank train HalfCheetah-v3 --seeds 0-99 --engine warp        a hundred seeds in parallel on a GPU
   offrank train Humanoid-v3 --engine ray --address auto          on a Ray cluster, with the same bits
   offrank train HalfCheetah-v3 --seed 0 --steps 5M --resume      continue with a larger budget
+  offrank train my_robots:Arm-v0 --init runs/arm                 start from the best policy of another run
 
 Stops at the task's threshold, or when the budget is used up. A run folder holds config.json, metrics.jsonl,
 checkpoint.npz (with the folder replay/, where the algorithm has one), best.offrank, final.offrank, result.json and
@@ -66,6 +69,9 @@ def add_parser(verbs: Any) -> None:
     )
     what.add_argument("--ranker", metavar="NAME", help="instead of the algorithm's default")
     what.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(POLICIES)} (default linear)")
+    what.add_argument(
+        "--init", type=Path, metavar="PATH", help="a policy file, checkpoint or run folder whose policy to start from"
+    )
     what.add_argument("--set", action="append", type=setting, default=[], metavar="NAME=VALUE", help="a hyperparameter")
     what.add_argument("--seed", type=natural, help="default 0")
     what.add_argument("--seeds", type=seeds, metavar="0-7", help="several runs in parallel")
@@ -119,7 +125,8 @@ def train(args: argparse.Namespace) -> int:
     task = native_name(args.task) or args.task
     place = cluster.cluster_of(args)
     # checked before the environment is made, which may be slow
-    recipes = [resolve(task, algo, args.ranker, dict(args.set), args.policy) for algo in algos]
+    init = initial_policy(args.init)
+    recipes = [resolve(task, algo, args.ranker, dict(args.set), args.policy, init) for algo in algos]
     if args.tensorboard:
         require("tensorboardX", "tensorboard")
     check_lessons(args.lessons)
@@ -133,7 +140,7 @@ def train(args: argparse.Namespace) -> int:
     damaged: list[RunFailed] = []
     for key, folder in list(folders.items()) if args.resume else ():
         try:
-            stored[key] = _stored(args, task, *key, folder)
+            stored[key] = _stored(args, task, *key, folder, init)
         except FileFormatError as error:
             if not several:
                 raise
@@ -150,8 +157,8 @@ def train(args: argparse.Namespace) -> int:
     try:
 
         def open_one(key: tuple[str, int], folder: Path) -> Run:
-            config = stored.get(key) or _new(args, task, *key, engine, environment)
-            run = open_run(config, engine.space, folder, args.resume, (), args.checkpoint_seconds)
+            config = stored.get(key) or _new(args, task, *key, engine, environment, init)
+            run = open_run(config, engine.space, folder, args.resume, (), args.checkpoint_seconds, init)
             run.callbacks = _callbacks(args, folder, run)
             return run
 
@@ -192,13 +199,16 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     return given if args.horizon is None else given | {"horizon": args.horizon}
 
 
-def _stored(args: argparse.Namespace, task: str, algo: str, seed: int, folder: Path) -> RunConfig | None:
+def _stored(
+    args: argparse.Namespace, task: str, algo: str, seed: int, folder: Path, init: TrainedPolicy | None
+) -> RunConfig | None:
     """The configuration of the run to continue, or None. Settings that are given again must equal those of the run."""
     given = _settings(args)
     given |= {"algo": algo} if args.algo else {}
     given |= {"seed": seed} if args.seed is not None or args.seeds is not None else {}
     given |= {"ranker": args.ranker} if args.ranker else {}
     given |= {"policy": canonical(args.policy)} if args.policy else {}
+    given |= {"init": init.sha256} if init is not None else {}
     given |= {"engine": resolve_engine(task, args.engine)} if args.engine and args.engine != "ray" else {}
     given |= {"env_args": {name: literal(value) for name, value in args.env_arg}} if args.env_arg else {}
     given |= {"clip_actions": args.clip_actions} if args.clip_actions is not None else {}
@@ -223,14 +233,20 @@ def _environment(args: argparse.Namespace, task: str, recipes: list[Recipe], sto
 
 
 def _new(
-    args: argparse.Namespace, task: str, algo: str, seed: int, engine: Engine, environment: dict[str, Any]
+    args: argparse.Namespace,
+    task: str,
+    algo: str,
+    seed: int,
+    engine: Engine,
+    environment: dict[str, Any],
+    init: TrainedPolicy | None,
 ) -> RunConfig:
     """The configuration of a new run."""
     limits = {"threshold": task_default(task, "threshold")} | _limits(args)
     if not {"steps", "iterations"} & set(limits):
         limits["steps"] = task_default(task, "budget") or DEFAULT_BUDGET
-    recipe = resolve(task, algo, args.ranker, dict(args.set), args.policy)
-    return configure(task, recipe, engine.space, seed=seed, **environment, **_settings(args), **limits)
+    recipe = resolve(task, algo, args.ranker, dict(args.set), args.policy, init)
+    return configure(task, recipe, engine.space, seed=seed, init=init, **environment, **_settings(args), **limits)
 
 
 def _callbacks(args: argparse.Namespace, folder: Path, run: Run) -> tuple[Any, ...]:

@@ -52,6 +52,13 @@ class Normalizer:
     def empty(n: int) -> Normalizer:
         return Normalizer(0, np.zeros(n), np.zeros(n))
 
+    @staticmethod
+    def like(whitening: Whitening, count: int) -> Normalizer:
+        """One that freezes to `whitening`, up to rounding, and weighs as much as `count` states."""
+        live = whitening.scale != 0
+        variance = np.where(live, 1.0 / np.where(live, whitening.scale, 1.0) ** 2, 0.0)
+        return Normalizer(count, whitening.mean.copy(), variance * (count - 1))
+
     def merge(self, moments: Moments) -> Normalizer:
         """The normaliser after adding the episodes of `moments`, in their order."""
         count, mean, m2 = self.count, self.mean.copy(), self.m2.copy()

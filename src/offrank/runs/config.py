@@ -16,6 +16,7 @@ from offrank.core.errors import UsageError, did_you_mean
 from offrank.core.space import Space
 from offrank.engines import native_name, resolve_engine
 from offrank.policies import canonical, make_policy
+from offrank.policies.trained import TrainedPolicy
 from offrank.presets import GENERAL, Value, lookup
 
 # symbols of the papers, for error messages
@@ -98,6 +99,7 @@ def resolve(
     ranker: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     policy: str | None = None,
+    init: TrainedPolicy | None = None,
 ) -> Recipe:
     """The recipe of an algorithm on a task. Of each hyperparameter, the last of these is used: the general default, the
     task's preset, the ranker's suggestion, the task's preset for this algorithm with this ranker, the override.
@@ -107,7 +109,8 @@ def resolve(
         algo: a key of ALGORITHMS.
         ranker: instead of the default ranker of the algorithm.
         overrides: hyperparameters by name; strings are converted.
-        policy: the kind of policy, instead of the algorithm's default.
+        policy: the kind of policy, instead of that of `init`, or else the algorithm's default.
+        init: the policy to start from.
 
     Raises:
         UsageError: a name is unknown or a value is invalid.
@@ -116,7 +119,8 @@ def resolve(
         raise UsageError(f"unknown algorithm {algo!r}: one of {', '.join(ALGORITHMS)}{did_you_mean(algo, ALGORITHMS)}")
     task = task and native_name(task)
     entry = ALGORITHMS[algo]
-    policy = canonical(entry.policy if policy is None else policy)
+    usual = entry.policy if init is None else init.kind.name
+    policy = canonical(usual if policy is None else policy)
     preset = lookup(task, "ranker", algo)
     ranker = ranker or (preset.value if preset else entry.ranker)
     if ranker not in entry.rankers:
@@ -208,6 +212,7 @@ class RunConfig:
     count_evaluation: bool = False  # whether evaluation episodes count as interactions, as on a robot
     eval_steps: int | None = None  # steps between evaluations, instead of eval_every
     confirm_episodes: int = 0  # of a second evaluation where the first reaches the threshold; 0: the first counts
+    init: str | None = None  # SHA-256 of the policy that it started from
     # when to stop: may change when a run is continued
     steps: int | None = None
     iterations: int | None = None
@@ -297,12 +302,13 @@ def configure(
     seed: int = 0,
     engine: str = "auto",
     horizon: int | None = None,
+    init: TrainedPolicy | None = None,
     **settings: Any,
 ) -> RunConfig:
     """The configuration of a run of `recipe` on a task. It is evaluated as given, else as the algorithm suggests.
 
     Raises:
-        UsageError: a setting is invalid, or the algorithm does not support the environment.
+        UsageError: a setting is invalid, or the algorithm does not support the environment, or to start from `init`.
     """
     native = native_name(task)
     if not {"eval_every", "eval_steps"} & set(settings):
@@ -317,9 +323,10 @@ def configure(
         seed=seed,
         engine=resolve_engine(task, engine),
         horizon=space.horizon if horizon is None else horizon,
+        init=None if init is None else init.sha256,
         **settings,
     )
-    recipe.algorithm(space, config.horizon)  # raises UsageError if it does not support the environment
+    recipe.algorithm(space, config.horizon).begin(seed, init)  # raises UsageError if they do not fit
     return config
 
 

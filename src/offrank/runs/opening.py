@@ -11,6 +11,7 @@ from typing import Any
 from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError
 from offrank.core.files import read_json
 from offrank.core.space import Space
+from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import CHECKPOINT, CONFIG
 from offrank.runs.run import Callback, Run
@@ -99,14 +100,15 @@ def open_run(
     resume: bool = False,
     callbacks: tuple[Callback, ...] = (),
     checkpoint_seconds: float = 30.0,
+    init: TrainedPolicy | None = None,
 ) -> Run:
-    """Open a run and lock its folder against other processes.
+    """Open a run and lock its folder against other processes. `init` is the policy that a new one starts from.
 
     Raises:
         UsageError: the folder holds a run and `resume` is false, or holds another run.
         BusyError: another process is writing to the folder.
     """
-    run = Run(config, space, folder, callbacks, checkpoint_seconds)
+    run = Run(config, space, folder, callbacks, checkpoint_seconds, init)
     if folder is None:
         return run
     make_folder(folder)
@@ -116,6 +118,8 @@ def open_run(
             raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
         if resume and (folder / CHECKPOINT).is_file():
             run.restore(folder / CHECKPOINT)
+        elif config.init is not None and init is None:
+            raise UsageError(f"{folder} has no checkpoint yet: give the initial policy again (--init)")
     except BaseException:
         run.close()
         raise

@@ -36,10 +36,10 @@ class Evaluation:
 class Record:
     """The data of a run. The subclass `offrank.runs.run.Run` carries the run out."""
 
-    def __init__(self, config: RunConfig, space: Space):
+    def __init__(self, config: RunConfig, space: Space, init: TrainedPolicy | None = None):
         self.config, self.space = config, space
         self.algorithm = config.recipe.algorithm(space, config.horizon)
-        self.state = self.algorithm.start(config.seed)
+        self.state = self.algorithm.start(config.seed, init)
         self.evaluations: list[Evaluation] = []
         self.best: tuple[Evaluation, TrainedPolicy] | None = None
         self.final: Evaluation | None = None  # the extra one at the end of a budget; ignored for the threshold

@@ -27,8 +27,9 @@ from offrank.core.rollouts import Request, Rollouts
 from offrank.core.space import Space
 from offrank.core.state import State
 from offrank.core.work import Asking, Outcome, Work
+from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig
-from offrank.runs.folder import BEST, CONFIG, METRICS
+from offrank.runs.folder import BEST, CHECKPOINT, CONFIG, METRICS
 from offrank.runs.lock import lock_folder
 from offrank.runs.metrics import MetricsFile
 from offrank.runs.record import Evaluation, Record
@@ -46,6 +47,7 @@ class Run(Record):
         folder: the run folder; None keeps everything in memory.
         callbacks: each is called with (run, record) for every line of the log; its `close`, if it has one, at the end.
         checkpoint_seconds: maximum time between checkpoints; they are also written at evaluations and at the end.
+        init: the policy to start from, whose SHA-256 is config.init. Not needed for a run that is restored.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class Run(Record):
         folder: Path | None = None,
         callbacks: tuple[Callback, ...] = (),
         checkpoint_seconds: float = 30.0,
+        init: TrainedPolicy | None = None,
     ):
-        super().__init__(config, space)
+        super().__init__(config, space, init)
         self.folder, self.callbacks, self.checkpoint_seconds = folder, callbacks, checkpoint_seconds
         self._metrics: MetricsFile | None = None
         self._lock: BaseFileLock | None = None  # on the folder, while the run is open
@@ -88,6 +91,8 @@ class Run(Record):
         if self.folder is not None and self._metrics is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.claim()
+            if self.config.init is not None and not (self.folder / CHECKPOINT).is_file():
+                self.checkpoint()  # from here on the file of the initial policy is not needed
             write_json(self.folder / CONFIG, self.config.to_json())
             self._metrics = MetricsFile(self.folder / METRICS, self._metrics_size)
         self._discard()

@@ -74,3 +74,16 @@ class Saved:
             env_args=config.env_args,
             clip_actions=config.clip_actions,
         )
+
+
+def initial_policy(source: str | Path | TrainedPolicy | None) -> TrainedPolicy | None:
+    """A policy to start from: given itself, or by its file, or by a run folder, whose best one it is.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if source is None or isinstance(source, TrainedPolicy):
+        return source
+    if not isinstance(source, str | Path):
+        raise UsageError(f"init = {source!r}: give a policy, or the path of a file or run folder")
+    return Saved.find(Path(source)).policy

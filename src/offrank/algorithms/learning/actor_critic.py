@@ -79,7 +79,7 @@ class ActorCriticLesson(Lesson):
             OffrankError: it became non-finite.
         """
         nets, actor = networks.unpack(part(self.learner, "critic.")), _copies(part(self.learner, "actor."))
-        twins = [[{name: array[i] for name, array in net.items()} for net in nets] for i in range(2)]
+        twins = [[one(net, which) for net in nets] for which in range(2)]
         step = int(self.learner["critic.step"])
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             for at, eps in self._draws():
@@ -152,9 +152,14 @@ def value(learner: Memory, space: Space, z: Floats, actions: Floats) -> Floats:
     """The critics' mean value (B,) of actions (B, p) at normalised states (B, n)."""
     q = part(learner, "critic.q.")
     inputs = np.concatenate([np.clip(z, -OUTLIER, OUTLIER), actions / half_range(space, actions.shape[1])], axis=1)
-    values = [critics.forward({name: array[i] for name, array in q.items()}, inputs)[2][:, 0] for i in range(2)]
+    values = [critics.forward(one(q, which), inputs)[2][:, 0] for which in range(2)]
     mean: Floats = np.mean(values, axis=0)
     return mean
+
+
+def one(nets: Memory, which: int) -> Memory:
+    """Views of one of several networks."""
+    return {name: array[which] for name, array in nets.items()}
 
 
 def normalised(whitening: Whitening, states: Floats) -> Floats:
