@@ -122,6 +122,7 @@ def test_algos_may_name_a_ranker() -> None:
         (["table1", "--from", "nowhere.json"], "cannot read nowhere.json"),
         (["table1", "--from", "x.json", "--dry-run"], "--from runs nothing"),
         (["lqr", "--engine", "mujoco"], "the mujoco engine runs"),
+        (["hybrids", "--lessons", "tpu"], "lessons = 'tpu': must be cpu, cuda, or a GPU"),
     ],
 )
 def test_a_usage_error_is_one_line(words, said, capsys, tmp_path, monkeypatch) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from offrank.algorithms.learning.device import check_lessons
 from offrank.cli import cluster, gpu
 from offrank.cli.options import Parser, count, natural, seeds
 from offrank.core.errors import Interrupted, OffrankError, UsageError, did_you_mean
@@ -60,6 +61,7 @@ def add_parser(verbs: Any) -> None:
     how.add_argument("--engine", choices=ENGINES, help="default: that of each task")
     how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: all CPUs)")
     how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU)")
+    how.add_argument("--lessons", metavar="cpu|cuda", help="where critics are trained (default: where the engine is)")
     how.add_argument("--side-by-side", type=count, metavar="K", help="runs at a time (default: what suits the engine)")
     how.add_argument("--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="default runs/reproduce")
     how.add_argument(
@@ -92,6 +94,7 @@ def reproduce(args: argparse.Namespace) -> int:
         if args.dry_run:
             raise UsageError("--from runs nothing: it cannot be combined with --dry-run")
         return _present_stored(study, options, args)
+    check_lessons(args.lessons)
     plan = study.plan(options)
     settings = ExecutionSettings(
         pool=args.out / study.pool,
@@ -100,6 +103,7 @@ def reproduce(args: argparse.Namespace) -> int:
         workers=args.workers,
         side_by_side=args.side_by_side or study.side_by_side,
         gpu=gpu.gpu_of(args, args.engine or "auto"),
+        lessons=args.lessons,
         cluster=cluster.cluster_of(args),
     )
     if args.dry_run:

@@ -37,6 +37,7 @@ class ExecutionSettings:
     side_by_side: int | None = None  # runs at a time; None: what suits the engine
     gpu: Gpu | None = None  # of the warp engine
     cluster: Cluster | None = None  # that runs the episodes; None: this machine
+    lessons: str | None = None  # where critics are trained; None: where the engine is
 
     def open_engine(self, task: str, clip_actions: bool | None = None) -> Engine:
         return make_engine(
@@ -81,9 +82,11 @@ def carry_out(plan: Sequence[Planned], settings: ExecutionSettings, display: Gro
             before = len(progress.done)
             engine = settings.open_engine(*place)
             try:
-                width = settings.side_by_side or SIDE_BY_SIDE.get(engine.name, A_FEW)
+                batched = settings.lessons not in (None, "cpu")  # the lessons of many runs are one computation
+                width = settings.side_by_side or SIDE_BY_SIDE.get("warp" if batched else engine.name, A_FEW)
                 busy: list[Planned] = []
-                drive(_claimed(todo, settings, engine, display, progress.done, busy), engine, display.tick, width)
+                runs_claimed = _claimed(todo, settings, engine, display, progress.done, busy)
+                drive(runs_claimed, engine, display.tick, width, lessons=settings.lessons)
             finally:
                 engine.close()
             if len(progress.done) == before:  # all that is left is being run by other processes
