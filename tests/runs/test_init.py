@@ -195,7 +195,7 @@ def test_the_warm_up_of_guided_stays_near_the_policy(kind: str) -> None:
     init, asked = policy(kind), []
 
     def note(run: Any, record: Any) -> None:
-        asked.append((float(run.state.memory["noise"]), run.state))
+        asked.append((record["noise"], run.state))
 
     learner = agent("Guided", init, action_change=0.1, warmup_steps=10_000, population=8, candidates=8)
     algorithm, state = learner._run.algorithm, learner._run.state

@@ -25,12 +25,12 @@ from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, Metrics, part, prefixed
 from offrank.core.errors import UsageError
 from offrank.core.noise import Directions, Purpose, philox
-from offrank.core.normalizer import Whitening
 from offrank.core.state import State
 from offrank.core.work import Asking
 from offrank.policies.trained import TrainedPolicy
 
-STATES = 200  # states over which the change of actions by a perturbation is measured
+RECENT, STATES = 2000, 200  # the latest states, and how many of them show what a perturbation changes
+ROUNDS = 4  # of finding the size of a perturbation
 LEAST, MOST = 1e-3, 1.0  # of the perturbations
 
 
@@ -89,11 +89,7 @@ class Guided(Algorithm):
         theta, normalizer = self.begin(seed, init)
         learner = actor_critic.new_learner(self.settings, self.kind, theta, seed)
         memory = learner | prefixed("replay.", replay.empty(self.kind))
-        noise = 1 / np.sqrt(self.kind.n)  # of normalised states, changes of about 1: random policies
-        if init is not None:
-            noise = self._first_noise(seed, theta, normalizer.freeze(), noise)
-            memory["initialised"] = np.array(True)  # the warm-up stays near that policy
-        memory["noise"] = np.array(noise)
+        memory["near"] = np.array(init is not None)  # whether the warm-up stays near the first policy
         memory["owed"] = np.zeros(())  # updates that the steps so far have earned and that were not made
         return State(seed, normalizer, memory=memory)
 
@@ -116,12 +112,11 @@ class Guided(Algorithm):
         normalizer = state.normalizer
         for some in everything:
             normalizer = normalizer.merge(some.rollouts.moments)
-        metrics = self._metrics(generation, choice, ran, float(memory["noise"]))
+        metrics = self._metrics(generation, choice, ran)
         # learn
         steps = sum(some.rollouts.steps for some in everything)
         after = replace(state, normalizer=normalizer, iteration=state.iteration + 1)
-        warming_up = state.steps + steps < settings.warmup_steps
-        if not warming_up:
+        if state.steps + steps >= settings.warmup_steps:
             owed = float(memory["owed"]) + settings.ratio * steps
             memory["owed"] = np.array(owed % 1)
             memory |= yield ActorCriticLesson(
@@ -135,17 +130,19 @@ class Guided(Algorithm):
                 seed=state.seed,
                 iteration=state.iteration,
             )
-        if not warming_up or "initialised" in memory:
-            memory["noise"] = np.array(self._noise(generation, ran, float(memory["noise"])))
         return replace(after, memory=memory), metrics
 
     def propose(self, state: State) -> Generation:
         """Perturbations of the actor, in antithetic pairs, as policies to rank and run."""
         memory, count = state.memory, self.settings.candidates
         actor, learned = memory["actor.theta"].astype(np.float64), int(memory["critic.step"]) > 0
-        index = np.arange(count)
-        eps = Directions(state.seed, state.iteration, count, len(actor)).take(index // 2)
-        thetas: FloatArray = actor + np.where(index % 2, -1.0, 1.0)[:, None] * float(memory["noise"]) * eps
+        pairs = np.arange(-(-count // 2))
+        eps = Directions(state.seed, state.iteration, len(pairs), len(actor)).take(pairs)
+        if learned or memory["near"]:
+            eps *= self._sizes(state, actor, eps)[:, None]
+        else:
+            eps /= np.sqrt(self.kind.n)  # random policies: of normalised states, actions of about 1
+        thetas: FloatArray = (actor + np.stack([eps, -eps], axis=1).reshape(-1, len(actor)))[:count]
         return Generation(
             space=self.space,
             policy=self.kind,
@@ -166,33 +163,27 @@ class Guided(Algorithm):
             return Choice(np.arange(b), np.zeros(b))
         return (yield from self.ranker.rank(generation, b))
 
-    def _noise(self, generation: Generation, ran: Ran, noise: float) -> float:
-        """The size of the next perturbations, by what those of this iteration changed at the states they visited."""
-        states = np.concatenate([t.observations for t in ran.rollouts.trajectories])
-        z = generation.whitening(states[:: -(-len(states) // STATES)])
-        return self._adapted(noise, generation.mean, ran.thetas, z)
-
-    def _first_noise(self, seed: int, theta: FloatArray, whitening: Whitening, noise: float) -> float:
-        """The size of the first perturbations of an initial policy, by what they change at states (Gaussian) as its
-        normaliser has them."""
-        z = Generator(philox(seed, Purpose.EXPLORATION)).standard_normal((STATES, self.kind.n)) * (whitening.scale > 0)
-        eps = Directions(seed, 0, self.settings.candidates, len(theta)).take(np.arange(self.settings.candidates))
-        for _ in range(20):
-            noise = self._adapted(noise, theta, theta + noise * eps, z)
-        return noise
-
-    def _adapted(self, noise: float, actor: FloatArray, thetas: FloatArray, z: FloatArray) -> float:
-        """The size of perturbations that change actions as wanted, from what those of size `noise` (E, d) change at
-        normalised states z (S, n); at most twice or half as large."""
+    def _sizes(self, state: State, actor: FloatArray, eps: FloatArray) -> FloatArray:
+        """How far to go along each direction (m, d), so that actions at the latest states change as wanted."""
+        states, whitening = state.memory["replay.state"][-RECENT:], state.normalizer.freeze()
+        if len(states):
+            z = whitening(states[:: -(-len(states) // STATES)].astype(np.float64))
+        else:  # a run that starts from a saved policy: states as its normaliser has them
+            random = Generator(philox(state.seed, Purpose.EXPLORATION))
+            z = random.standard_normal((STATES, self.kind.n)) * (whitening.scale > 0)
         clip, act = self.space.clip, self.kind.act_together
         scale = actor_critic.half_range(self.space, self.kind.p)
+        sizes = np.full(len(eps), 1 / np.sqrt(self.kind.n))
         with one_blas_thread():
             now = clip(act(actor, z))
-            changes = [np.mean(((clip(act(theta, z)) - now) / scale) ** 2) for theta in thetas]
-        factor = self.settings.action_change / max(float(np.sqrt(np.mean(changes))), 1e-6)
-        return float(np.clip(noise * np.clip(factor, 0.5, 2.0), LEAST, MOST))
+            for _ in range(ROUNDS):
+                moved = (clip(act(actor + size * one, z)) for size, one in zip(sizes, eps, strict=True))
+                changes = np.array([np.sqrt(np.mean(((to - now) / scale) ** 2)) for to in moved])
+                sizes *= np.clip(self.settings.action_change / np.maximum(changes, 1e-6), 0.1, 10.0)
+        within: FloatArray = np.clip(sizes, LEAST, MOST)
+        return within
 
-    def _metrics(self, generation: Generation, choice: Choice, ran: Ran, noise: float) -> Metrics:
+    def _metrics(self, generation: Generation, choice: Choice, ran: Ran) -> Metrics:
         totals = ran.rollouts.totals
         metrics: Metrics = {
             "return_mean": float(totals.mean()),
@@ -200,7 +191,7 @@ class Guided(Algorithm):
             "return_best": float(totals.max()),
             "length_mean": float(ran.rollouts.lengths.mean()),
             "weights_norm": float(np.linalg.norm(generation.mean)),
-            "noise": noise,
+            "noise": float(np.sqrt(np.mean((ran.thetas - generation.mean) ** 2))),
         }
         if generation.critic is not None:
             first = np.stack([t.observations[0] for t in ran.rollouts.trajectories])
