@@ -14,7 +14,7 @@ import offrank
 import toy_envs
 from helpers import FunctionEngine, linear_system
 from offrank.algorithms.base import Episodes
-from offrank.algorithms.guided import LEAST, MOST, Guided, GuidedSettings
+from offrank.algorithms.guided import LEAST, MOST, RECENT, STATES, Guided, GuidedSettings
 from offrank.algorithms.learning import actor_critic, critics, networks, replay
 from offrank.algorithms.learning.actor_critic import ActorCriticLesson
 from offrank.algorithms.rankers import MEMBER_RANKERS
@@ -262,7 +262,8 @@ def test_perturbations_come_to_change_actions_by_what_is_asked(policy: str, spac
     algorithm = guided(policy, space=space, action_change=0.1, population=8, candidates=8)
     state, _, log = iterate(algorithm, 20)
     generation, half = algorithm.propose(state), actor_critic.half_range(space, N_ACT)
-    z = generation.whitening(state.memory["replay.state"][-2000:].astype(float))
+    states = state.memory["replay.state"][-RECENT:]
+    z = generation.whitening(states[:: -(-len(states) // STATES)].astype(float))
     now = space.clip(algorithm.kind.act(generation.mean, z))
     for theta in generation.thetas[::2]:  # each direction by itself
         change = (space.clip(algorithm.kind.act(theta, z)) - now) / half
