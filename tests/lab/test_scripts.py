@@ -90,6 +90,7 @@ def test_tables_and_figures_of_the_committed_results_are_made_again(tmp_path: Pa
     records = sorted(map(str, Path("results/rank_quality").glob("*/rank-quality.json")))
     assert SCRIPTS["rank_quality_table"].main(records) == 0
     shown = capsys.readouterr().out
+    assert "| HalfCheetah-v3 | cem-rl | 1000 | 5 |" in shown  # members
     assert "The kernel and its controls" in shown and "| HalfCheetah-v3 | ars | 0 | 50 | 674 | memory |" in shown
     assert SCRIPTS["tune_ars"].main(["Hopper-v3", "--show", "results/tuning/ars-Hopper-v3-4-4-starts.json"]) == 0
     assert "| 4/4 |" in capsys.readouterr().out

@@ -65,7 +65,12 @@ def ahead(checkpoint: Record, ranking: str, target: str, control: str) -> str:
 
 
 def print_tables(args: argparse.Namespace) -> None:
-    checkpoints = [c for path in args.paths for c in read_json(path)["checkpoints"]]
+    found = [c for path in args.paths for c in read_json(path)["checkpoints"]]
+    checkpoints, members = ([c for c in found if ("return" in c["noise"]) == other] for other in (False, True))
+    if members:
+        _print_members(members)
+    if not checkpoints:
+        return
     every = dict.fromkeys([*FIRST, *(name for c in checkpoints for name in c["rankers"])])
     rankings = [name for name in every if name not in (*ONE_EPISODE, MIRRORED)]
     for target in TARGETS:
@@ -88,6 +93,13 @@ def print_tables(args: argparse.Namespace) -> None:
             lambda c: [f"{c['overlap_by_chance']:.2f}", *(overlap(c, name, target) for target, name in columns)],
         )
     )
+
+
+def _print_members(checkpoints: list[Record]) -> None:
+    """Members of a generation, which have no signs."""
+    rankings = list(dict.fromkeys(name for c in checkpoints for name in c["rankers"]))
+    print("\nMembers of a generation: Spearman with the mean return\n")
+    print(table(rankings, checkpoints, lambda c: [spearman(c, name, "return") for name in rankings]))
 
 
 def _print_kernel(checkpoints: list[Record]) -> None:
