@@ -46,6 +46,7 @@ class GuidedSettings(TD3Settings):
     batch: int = 256
     critic_rate: float = 3e-4
     actor_rate: float = 3e-4
+    slow: float = 0.05  # ten times TD3's: values reach early states ten times sooner
     n_steps: int = 1  # steps of real rewards in a target
     ratio: float = 1.0  # updates of the critics per training step
     population: int = 2  # episodes per iteration
