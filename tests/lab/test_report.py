@@ -347,6 +347,12 @@ def test_runs_without_a_threshold_have_curves_and_no_table(tmp_path: Path) -> No
     assert list(Reader(text).tables) == ["What made the runs"]
 
 
+def test_what_nobody_reached_is_not_decided(tmp_path: Path) -> None:
+    write_rows(tmp_path / "table1.json", [row(seed, None, algo) for algo in ("ars", "op-ars") for seed in range(2)])
+    table = Reader(build(find(tmp_path), tmp_path, ["report"])).tables["Swimmer-v3, threshold 325"]
+    assert [line[4] for line in table[2:]] == ["> 440", "> 440"] and table[3][11] == "not decided"
+
+
 def test_a_run_without_evaluations_is_in_the_table(tmp_path: Path) -> None:
     write_rows(tmp_path / "table1.json", [{k: v for k, v in row(0, None).items() if k != "evaluations"}])
     text = build(find(tmp_path), tmp_path, ["report"])

@@ -287,6 +287,16 @@ def test_the_table_shows_both_baselines_and_the_paper() -> None:
     assert "| 100 (100 to 100) | 100 | 440, 5 of 8 | 50% | - | 1.00 (1.00-1.00), 4:0 by seed |" in lines[4]
 
 
+def test_what_nobody_reached_is_not_decided() -> None:
+    rows = [row(seed, None, algo) for algo in ("ars", "op-ars") for seed in range(3)]
+    ours = summarise(rows)[1]
+    against = ours["against"]["ars"]
+    assert ours["median_interval"] is against["probability_of_winning"] is against["interval"] is None
+    assert against["paired"] == {"wins": 0, "losses": 0, "ties": 3, "p": None}
+    line = interactions_markdown([ours]).splitlines()[-1]
+    assert "| 0 of 3 (0%-56%) | > 440 | - |" in line and line.endswith("| not decided | - |")
+
+
 def test_times_are_censored_like_steps_and_the_papers_are_quoted() -> None:
     text = seconds_table(groups([row(0, 100), row(1, None), row(2, None)])).markdown()
     assert "| Swimmer-v3 | ars | > 20 | > 20 | 1 of 3 | 40 |" in text
@@ -524,7 +534,7 @@ def test_unfinished_runs_are_mentioned(tmp_path: Path, capsys: pytest.CaptureFix
 def test_finished_runs_are_cut_at_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["reproduce", "table1", "--tasks", "Swimmer-v3", "--algos", "op-ars", "--seeds", "0", "--quiet"]
     words += ["--out", str(tmp_path), "--budget"]
-    assert main([*words, "8k"]) == 0 and "> 8 (" in capsys.readouterr().out
-    assert main([*words, "4k"]) == 0 and "> 4 (" in capsys.readouterr().out
+    assert main([*words, "8k"]) == 0 and "> 8 |" in capsys.readouterr().out
+    assert main([*words, "4k"]) == 0 and "> 4 |" in capsys.readouterr().out
     assert main([*words, "8k", "--engine", "gymnasium"]) == 2
     assert "was run on mujoco, not gymnasium: give another --out" in capsys.readouterr().err
