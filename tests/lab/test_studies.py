@@ -331,11 +331,45 @@ def test_tables_and_figures_are_rebuilt_from_the_rows_alone_to_the_same_bytes(na
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
-def test_a_run_too_short_to_be_evaluated_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["table1", "boxplots", "curves", "seeds", "sensitivity", "walltime", "hybrids"])
+def test_a_run_that_was_never_evaluated_is_left_out(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(seed, None if seed else 400_000, "op-ars") for seed in range(4)]
+    early = {"steps": 20_000, "budget": 20_000, "evaluations": []}
+    rows = [r | early if r["seed"] > 1 else r for r in [*rows, *(row(seed, None, "tres") for seed in (2, 3))]]
+    if name == "sensitivity":
+        rows = rows[:4]
+    write_rows(tmp_path / "rows.json", rows)
+    assert main(["reproduce", name, "--from", str(tmp_path / "rows.json"), "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "1 of 2" in told and "of 4" not in told and "| tres |" not in told
+    variants = "op-ars (2)" if name == "sensitivity" else "op-ars (2), Swimmer-v3 tres (2)"
+    assert f"Runs left out because they were never evaluated: Swimmer-v3 {variants}." in told
+    [summary] = json.loads((tmp_path / f"{name}-summary.json").read_text())
+    assert (summary["runs"], summary["left_out"], summary["seeds"]) == (2, 2, [0, 1])
+    assert read_rows([tmp_path / f"{name}.json"]) == rows
+
+
+def test_runs_that_were_never_evaluated_show_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(tmp_path / "rows.json", [row(7, None, "op-ars") | {"evaluations": []}])
     assert main(["reproduce", "seeds", "--from", str(tmp_path / "rows.json"), "--out", str(tmp_path)]) == 2
-    assert "Swimmer-v3 seed 7 has no evaluation: there is no curve to draw" in capsys.readouterr().err
+    assert capsys.readouterr().err == "offrank: none of the 1 runs was evaluated: there is nothing to show\n"
     assert not (tmp_path / "seeds.json").exists()  # nothing half-written
+
+
+def test_an_unfinished_run_that_was_never_evaluated_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "Swimmer-v3", "--algo", "ars", "--horizon", "20", "--eval-every", "4", "--eval-episodes", "2"]
+    for seed, iterations in ((0, 5), (1, 3)):
+        words = ["--seed", str(seed), "--iterations", str(iterations), "--out", str(tmp_path / "runs" / str(seed))]
+        assert main([*command, *words, "--quiet"]) == 0
+        (tmp_path / "runs" / str(seed) / "result.json").unlink()
+    assert again("hybrids", tmp_path / "out", tmp_path / "runs", "--unfinished") == 0
+    told = capsys.readouterr().out
+    assert "| 0 of 1 |" in told and "never evaluated: Swimmer-v3 ars (1)." in told
+    assert (tmp_path / "out" / "hybrids.png").is_file()
 
 
 def test_the_committed_rows_can_be_read() -> None:
@@ -534,7 +568,8 @@ def test_unfinished_runs_are_mentioned(tmp_path: Path, capsys: pytest.CaptureFix
 def test_finished_runs_are_cut_at_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["reproduce", "table1", "--tasks", "Swimmer-v3", "--algos", "op-ars", "--seeds", "0", "--quiet"]
     words += ["--out", str(tmp_path), "--budget"]
-    assert main([*words, "8k"]) == 0 and "> 8 |" in capsys.readouterr().out
-    assert main([*words, "4k"]) == 0 and "> 4 |" in capsys.readouterr().out
-    assert main([*words, "8k", "--engine", "gymnasium"]) == 2
+    assert main([*words, "80k"]) == 0 and "> 80 |" in capsys.readouterr().out
+    assert main([*words, "40k"]) == 0 and "> 40 |" in capsys.readouterr().out
+    assert main([*words, "4k"]) == 2 and "none of the 1 runs was evaluated" in capsys.readouterr().err
+    assert main([*words, "80k", "--engine", "gymnasium"]) == 2
     assert "was run on mujoco, not gymnasium: give another --out" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from offrank.lab.statistics import (
     win_table,
 )
 from offrank.lab.studies.figures import quartile_curves
-from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, name_of
+from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, left_out, name_of
 from offrank.lab.studies.plan import Variant
 from offrank.lab.studies.tables import NOT_DECIDED, Summary, Table, middle
 from offrank.runs.config import resolve
@@ -70,6 +70,7 @@ def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
         "returns": {str(mark): _returns(returns_at(group, mark)) for mark in MARKS},
         "reached": sum(r is not None for r in reached),
         "runs": len(reached),
+        "left_out": group.left_out,
         "watched": group.watched,
         "median": censored_median(reached, spent),
         "median_interval": interval and asdict(interval),
@@ -144,4 +145,5 @@ def present(rows: list[Row], stem: Path) -> str:
     summaries = summarise(rows)
     write_atomically(stem.with_name(f"{stem.name}-summary.json"), (json.dumps(summaries, indent=1) + "\n").encode())
     save_figure(quartile_curves(rows), stem.with_name(f"{stem.name}.png"))
-    return "\n\n".join(table.markdown() for table in tables(summaries) if table.rows)
+    parts = [left_out(rows), *(table.markdown() for table in tables(summaries) if table.rows)]
+    return "\n\n".join(filter(None, parts))

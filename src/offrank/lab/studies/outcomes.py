@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,7 @@ class Group:
     variant: Variant
     engine: str
     rows: tuple[Row, ...]
+    left_out: int = 0  # runs that were never evaluated
 
     @property
     def seeds(self) -> list[int]:
@@ -238,7 +240,21 @@ def given(row: Row) -> int:
     return int(row["steps"] if row.get("budget") is None else row["budget"])
 
 
+def never_evaluated(row: Row) -> bool:
+    """Whether a run ended before its first scheduled evaluation: nobody knows whether it had reached the threshold."""
+    return row.get("evaluations") == []  # a row without the key is of a run whose evaluations were not stored
+
+
 def groups(rows: Iterable[Row]) -> list[Group]:
+    """The groups of `every_group`, without the runs that were never evaluated."""
+    found = []
+    for group in every_group(rows):
+        known = tuple(row for row in group.rows if not never_evaluated(row))
+        found += [replace(group, rows=known, left_out=len(group.rows) - len(known))] if known else []
+    return found
+
+
+def every_group(rows: Iterable[Row]) -> list[Group]:
     """Rows by task, variant and engine, tasks and variants in their usual order; within a group by seed."""
     found: dict[tuple[str, Variant, str], list[Row]] = {}
     for row in rows:
@@ -246,6 +262,13 @@ def groups(rows: Iterable[Row]) -> list[Group]:
     made = [Group(*key, tuple(sorted(members, key=lambda r: int(r["seed"])))) for key, members in found.items()]
     tasks = [*TASKS, *(g.task for g in made)]
     return sorted(made, key=lambda g: (tasks.index(g.task), g.variant.place))
+
+
+def left_out(rows: Iterable[Row]) -> str:
+    """A sentence about the runs that `groups` leaves out; empty if there are none."""
+    found = Counter(f"{row['task']} {Variant.of_row(row).label}" for row in rows if never_evaluated(row))
+    counts = ", ".join(f"{name} ({count})" for name, count in sorted(found.items()))
+    return f"Runs left out because they were never evaluated: {counts}." if found else ""
 
 
 def engines_differ(found: Sequence[Group]) -> bool:

@@ -60,6 +60,7 @@ def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
         "seeds": group.seeds,
         "steps_to_threshold": reached,
         "runs": len(reached),
+        "left_out": group.left_out,
         "reached": successes,
         "success_rate": asdict(success_interval(successes, len(reached))),
         "median": censored_median(reached, spent),
