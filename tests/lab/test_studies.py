@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -540,6 +541,45 @@ def test_lqr_is_shown_again_from_folders_of_runs(tmp_path: Path, capsys: pytest.
     assert "| ars" in capsys.readouterr().out
     assert main(["reproduce", "lqr", "--tasks", "Swimmer-v3"]) == 2
     assert "lqr runs on LQR only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("task", "kept", "said"),
+    [
+        ("Swimmer-v3", slice(0, 3), "(2 of 5 iterations)"),
+        ("Swimmer-v3", slice(1, None), "(4 of 5 iterations)"),
+        ("Swimmer-v3", slice(0, 7), "(80 of 120 evaluation steps)"),  # without the final evaluation
+        ("LQR", slice(0, 0), "(0 of 5 iterations)"),
+    ],
+)
+def test_metrics_shorter_than_their_result_are_refused(
+    task: str, kept: slice, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", task, "--algo", "ars", "--iterations", "5", "--eval-every", "2", "--eval-episodes", "2"]
+    assert main([*words, "--horizon", "20", "--out", str(tmp_path / "a"), "--quiet"]) == 0
+    study = "lqr" if task == "LQR" else "table1"
+    assert again(study, tmp_path / "out", tmp_path / "a") == 0
+    log = tmp_path / "a" / "metrics.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    assert len(lines) == 5 + 2 + 1
+    log.write_text("".join(lines[kept]))
+    capsys.readouterr()
+    for command in (["reproduce", study, "--from", str(tmp_path / "a")], ["report", str(tmp_path)]):
+        assert main([*command, "--out", str(tmp_path / "page.html")]) == 2
+        line = f"offrank: {log} is shorter than result.json says {said}: lines are missing\n"
+        assert capsys.readouterr().err == line
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)  # its rows would be reported instead
+
+
+def test_a_run_that_goes_on_beyond_its_limit_is_still_read(tmp_path: Path) -> None:
+    words = ["train", "Swimmer-v3", "--algo", "ars", "--horizon", "20", "--eval-every", "2", "--eval-episodes", "2"]
+    assert main([*words, "--iterations", "5", "--out", str(tmp_path / "a"), "--quiet"]) == 0
+    whole = read_rows([tmp_path])
+    config = read_json(tmp_path / "a" / "config.json")
+    (tmp_path / "a" / "config.json").write_text(json.dumps(config | {"iterations": 50}))
+    log = tmp_path / "a" / "metrics.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))  # the final evaluation goes first
+    assert read_rows([tmp_path]) == whole
 
 
 def test_the_threshold_is_that_of_the_task(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from offrank.core.files import parse_json, read_json, write_atomically
 from offrank.display.plots import Curve, run_folders
 from offrank.lab.studies.plan import Variant
 from offrank.runs.config import EVALUATION, RunConfig, task_default
-from offrank.runs.folder import RESULT
+from offrank.runs.folder import METRICS, RESULT
 from offrank.tasks import TASKS
 
 Row = dict[str, Any]
@@ -37,7 +37,7 @@ def gather(folder: Path) -> Row:
     curve = Curve.read(folder)
     config = curve.config
     scheduled = [r for r in curve.evaluations() if not r.get("final")]
-    result = result_of(folder) if (folder / RESULT).is_file() else _so_far(config, scheduled)
+    result = result_with(folder, curve) if (folder / RESULT).is_file() else _so_far(config, scheduled)
     threshold = task_default(config.task, "threshold")
     if threshold is None:  # a task without presets
         threshold = config.threshold
@@ -60,6 +60,34 @@ def result_of(folder: Path) -> Row:
     result = read_json(folder / RESULT)
     if not set(result) >= NEEDED:
         raise FileFormatError(f"{folder / RESULT} is damaged: it has no {_words(NEEDED - set(result))}")
+    return result
+
+
+def result_with(folder: Path, curve: Curve) -> Row:
+    """The content of `result.json` of a finished run whose metrics are whole.
+
+    Raises:
+        FileFormatError: the metrics hold fewer iterations, steps or evaluations than the result says.
+    """
+    result, config = result_of(folder), curve.config
+    evaluations = [r for r in curve.records if r["kind"] == "evaluation"]
+    lengths = (r["length_mean"] * r.get("eval_episodes", config.eval_episodes) for r in evaluations)
+    held = {
+        "iterations": sum(r["kind"] == "iteration" for r in curve.records),
+        "steps": max((r["steps"] for r in curve.records), default=0),
+        "evaluation_steps": sum(map(round, lengths)),
+    }
+    # A run that goes on beyond the limit it had stopped at has dropped its final evaluation.
+    goes_on = {
+        "steps": config.steps != result.get("budget"),
+        "iterations": config.iterations != result.get("iterations"),
+    }
+    if goes_on.get(result.get("stop_reason", "")):
+        del held["evaluation_steps"]
+    for name, count in held.items():
+        if count < result.get(name, 0):
+            said = f"{count:,} of {result[name]:,} {name.replace('_', ' ')}"
+            raise FileFormatError(f"{folder / METRICS} is shorter than {RESULT} says ({said}): lines are missing")
     return result
 
 
