@@ -347,7 +347,25 @@ def test_runs_without_a_threshold_have_curves_and_no_table(tmp_path: Path) -> No
     assert list(Reader(text).tables) == ["What made the runs"]
 
 
-def test_a_run_without_evaluations_is_in_the_table(tmp_path: Path) -> None:
+def test_what_nobody_reached_is_not_decided(tmp_path: Path) -> None:
+    write_rows(tmp_path / "table1.json", [row(seed, None, algo) for algo in ("ars", "op-ars") for seed in range(2)])
+    table = Reader(build(find(tmp_path), tmp_path, ["report"])).tables["Swimmer-v3, threshold 325"]
+    assert [line[4] for line in table[2:]] == ["> 440", "> 440"] and table[3][11] == "not decided"
+
+
+def test_a_run_that_was_never_evaluated_is_left_out(tmp_path: Path) -> None:
+    rows = [row(0, 400_000, "op-ars"), row(1, None, "op-ars") | {"evaluations": []}]
+    for name in ("table1", "seeds", "sensitivity", "walltime"):
+        write_rows(tmp_path / f"{name}.json", rows)
+    text = build(find(tmp_path), tmp_path, ["report"])
+    tables, data = Reader(text).tables, data_of(text)
+    assert text.count("Runs left out because they were never evaluated: Swimmer-v3 op-ars (1).") == 4
+    assert tables["Swimmer-v3, threshold 325"][2][2] == "1 of 1 (21%-100%)"
+    assert tables["Swimmer-v3, by n_b and h"][1][1] == "400 (1 of 1)"
+    assert [run["seed"] for run in data["steps"]["tasks"][0]["variants"][0]["runs"]] == [0]
+
+
+def test_a_run_whose_evaluations_were_not_stored_is_in_the_table(tmp_path: Path) -> None:
     write_rows(tmp_path / "table1.json", [{k: v for k, v in row(0, None).items() if k != "evaluations"}])
     text = build(find(tmp_path), tmp_path, ["report"])
     assert Reader(text).tables["Swimmer-v3, threshold 325"][2][2] == "0 of 1 (0%-79%)"

@@ -85,6 +85,7 @@ def exact_bootstrap(reached: list[int | None], level: float) -> tuple[float, flo
 @pytest.mark.parametrize("reached", [[1, 4, 9, None], [2, None, None], [3, 3, 8, 5]])
 def test_the_interval_of_a_median_is_that_of_all_resamples(reached: list[int | None]) -> None:
     found = median_interval(reached, [BUDGET] * len(reached), level=0.8)
+    assert found is not None
     low, high = exact_bootstrap(reached, level=0.8)
     assert (found.low or np.inf, found.high or np.inf) == (low, high)
 
@@ -94,6 +95,9 @@ def test_the_interval_of_a_median_is_that_of_all_resamples(reached: list[int | N
 def test_the_interval_contains_the_median_and_does_not_change_when_computed_again(reached: list[int | None]) -> None:
     spent = [BUDGET] * len(reached)
     found = median_interval(reached, spent)
+    if found is None:
+        assert set(reached) == {None}
+        return
     middle = censored_median(reached, spent) or np.inf
     assert (found.low or np.inf) <= middle <= (found.high or np.inf)
     assert found == median_interval(reached, spent)
@@ -116,7 +120,11 @@ def test_success_intervals_are_wilsons(n: int, data: st.DataObject) -> None:
 def test_winning_is_mann_whitney_and_rliables_where_every_budget_is_the_same(a, b) -> None:
     table = win_table(a, [BUDGET] * len(a), b, [BUDGET] * len(b))
     steps = [[BUDGET + 1 if r is None else r for r in runs] for runs in (a, b)]
-    chance, interval = probability_of_winning(table)
+    found = probability_of_winning(table)
+    if found is None:
+        assert set(table.ravel()) == {0.5}
+        return
+    chance, interval = found
     fewer = stats.mannwhitneyu(steps[1], steps[0], method="asymptotic").statistic / table.size
     assert chance == pytest.approx(fewer)
     scores = (-np.array(values, dtype=float)[:, None] for values in steps)
@@ -152,4 +160,11 @@ def test_pairs_are_compared_on_the_seeds_both_have() -> None:
     found = paired(a, b)
     assert (found.wins, found.losses, found.ties) == (3, 0, 1)
     assert found.p == pytest.approx(2 * 0.5**3)
-    assert paired({0: (None, 9)}, {0: (None, 9)}).p == 1.0
+    assert paired({0: (None, 9)}, {0: (None, 9)}).p is None
+
+
+def test_where_nobody_arrived_there_is_no_probability_and_no_interval() -> None:
+    assert median_interval([None, None], [5, 9]) is None
+    assert probability_of_winning(win_table([None, None], [5, 9], [None], [9])) is None
+    assert probability_of_winning(win_table([7], [7], [None], [5])) is None  # the order is unknown
+    assert probability_of_winning(win_table([7], [7], [None], [9])) is not None

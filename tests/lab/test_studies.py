@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -287,6 +288,16 @@ def test_the_table_shows_both_baselines_and_the_paper() -> None:
     assert "| 100 (100 to 100) | 100 | 440, 5 of 8 | 50% | - | 1.00 (1.00-1.00), 4:0 by seed |" in lines[4]
 
 
+def test_what_nobody_reached_is_not_decided() -> None:
+    rows = [row(seed, None, algo) for algo in ("ars", "op-ars") for seed in range(3)]
+    ours = summarise(rows)[1]
+    against = ours["against"]["ars"]
+    assert ours["median_interval"] is against["probability_of_winning"] is against["interval"] is None
+    assert against["paired"] == {"wins": 0, "losses": 0, "ties": 3, "p": None}
+    line = interactions_markdown([ours]).splitlines()[-1]
+    assert "| 0 of 3 (0%-56%) | > 440 | - |" in line and line.endswith("| not decided | - |")
+
+
 def test_times_are_censored_like_steps_and_the_papers_are_quoted() -> None:
     text = seconds_table(groups([row(0, 100), row(1, None), row(2, None)])).markdown()
     assert "| Swimmer-v3 | ars | > 20 | > 20 | 1 of 3 | 40 |" in text
@@ -321,11 +332,45 @@ def test_tables_and_figures_are_rebuilt_from_the_rows_alone_to_the_same_bytes(na
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
-def test_a_run_too_short_to_be_evaluated_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["table1", "boxplots", "curves", "seeds", "sensitivity", "walltime", "hybrids"])
+def test_a_run_that_was_never_evaluated_is_left_out(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(seed, None if seed else 400_000, "op-ars") for seed in range(4)]
+    early = {"steps": 20_000, "budget": 20_000, "evaluations": []}
+    rows = [r | early if r["seed"] > 1 else r for r in [*rows, *(row(seed, None, "tres") for seed in (2, 3))]]
+    if name == "sensitivity":
+        rows = rows[:4]
+    write_rows(tmp_path / "rows.json", rows)
+    assert main(["reproduce", name, "--from", str(tmp_path / "rows.json"), "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "1 of 2" in told and "of 4" not in told and "| tres |" not in told
+    variants = "op-ars (2)" if name == "sensitivity" else "op-ars (2), Swimmer-v3 tres (2)"
+    assert f"Runs left out because they were never evaluated: Swimmer-v3 {variants}." in told
+    [summary] = json.loads((tmp_path / f"{name}-summary.json").read_text())
+    assert (summary["runs"], summary["left_out"], summary["seeds"]) == (2, 2, [0, 1])
+    assert read_rows([tmp_path / f"{name}.json"]) == rows
+
+
+def test_runs_that_were_never_evaluated_show_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(tmp_path / "rows.json", [row(7, None, "op-ars") | {"evaluations": []}])
     assert main(["reproduce", "seeds", "--from", str(tmp_path / "rows.json"), "--out", str(tmp_path)]) == 2
-    assert "Swimmer-v3 seed 7 has no evaluation: there is no curve to draw" in capsys.readouterr().err
+    assert capsys.readouterr().err == "offrank: none of the 1 runs was evaluated: there is nothing to show\n"
     assert not (tmp_path / "seeds.json").exists()  # nothing half-written
+
+
+def test_an_unfinished_run_that_was_never_evaluated_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "Swimmer-v3", "--algo", "ars", "--horizon", "20", "--eval-every", "4", "--eval-episodes", "2"]
+    for seed, iterations in ((0, 5), (1, 3)):
+        words = ["--seed", str(seed), "--iterations", str(iterations), "--out", str(tmp_path / "runs" / str(seed))]
+        assert main([*command, *words, "--quiet"]) == 0
+        (tmp_path / "runs" / str(seed) / "result.json").unlink()
+    assert again("hybrids", tmp_path / "out", tmp_path / "runs", "--unfinished") == 0
+    told = capsys.readouterr().out
+    assert "| 0 of 1 |" in told and "never evaluated: Swimmer-v3 ars (1)." in told
+    assert (tmp_path / "out" / "hybrids.png").is_file()
 
 
 def test_the_committed_rows_can_be_read() -> None:
@@ -498,6 +543,45 @@ def test_lqr_is_shown_again_from_folders_of_runs(tmp_path: Path, capsys: pytest.
     assert "lqr runs on LQR only" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("task", "kept", "said"),
+    [
+        ("Swimmer-v3", slice(0, 3), "(2 of 5 iterations)"),
+        ("Swimmer-v3", slice(1, None), "(4 of 5 iterations)"),
+        ("Swimmer-v3", slice(0, 7), "(80 of 120 evaluation steps)"),  # without the final evaluation
+        ("LQR", slice(0, 0), "(0 of 5 iterations)"),
+    ],
+)
+def test_metrics_shorter_than_their_result_are_refused(
+    task: str, kept: slice, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", task, "--algo", "ars", "--iterations", "5", "--eval-every", "2", "--eval-episodes", "2"]
+    assert main([*words, "--horizon", "20", "--out", str(tmp_path / "a"), "--quiet"]) == 0
+    study = "lqr" if task == "LQR" else "table1"
+    assert again(study, tmp_path / "out", tmp_path / "a") == 0
+    log = tmp_path / "a" / "metrics.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    assert len(lines) == 5 + 2 + 1
+    log.write_text("".join(lines[kept]))
+    capsys.readouterr()
+    for command in (["reproduce", study, "--from", str(tmp_path / "a")], ["report", str(tmp_path)]):
+        assert main([*command, "--out", str(tmp_path / "page.html")]) == 2
+        line = f"offrank: {log} is shorter than result.json says {said}: lines are missing\n"
+        assert capsys.readouterr().err == line
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)  # its rows would be reported instead
+
+
+def test_a_run_that_goes_on_beyond_its_limit_is_still_read(tmp_path: Path) -> None:
+    words = ["train", "Swimmer-v3", "--algo", "ars", "--horizon", "20", "--eval-every", "2", "--eval-episodes", "2"]
+    assert main([*words, "--iterations", "5", "--out", str(tmp_path / "a"), "--quiet"]) == 0
+    whole = read_rows([tmp_path])
+    config = read_json(tmp_path / "a" / "config.json")
+    (tmp_path / "a" / "config.json").write_text(json.dumps(config | {"iterations": 50}))
+    log = tmp_path / "a" / "metrics.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))  # the final evaluation goes first
+    assert read_rows([tmp_path]) == whole
+
+
 def test_the_threshold_is_that_of_the_task(tmp_path: Path) -> None:
     command = ["train", "Swimmer-v3", "--algo", "ars", "--horizon", "20", "--eval-every", "2", "--eval-episodes", "2"]
     main([*command, "--iterations", "4", "--threshold", "-100", "--out", str(tmp_path / "one"), "--quiet"])
@@ -524,7 +608,8 @@ def test_unfinished_runs_are_mentioned(tmp_path: Path, capsys: pytest.CaptureFix
 def test_finished_runs_are_cut_at_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["reproduce", "table1", "--tasks", "Swimmer-v3", "--algos", "op-ars", "--seeds", "0", "--quiet"]
     words += ["--out", str(tmp_path), "--budget"]
-    assert main([*words, "8k"]) == 0 and "> 8 (" in capsys.readouterr().out
-    assert main([*words, "4k"]) == 0 and "> 4 (" in capsys.readouterr().out
-    assert main([*words, "8k", "--engine", "gymnasium"]) == 2
+    assert main([*words, "80k"]) == 0 and "> 80 |" in capsys.readouterr().out
+    assert main([*words, "40k"]) == 0 and "> 40 |" in capsys.readouterr().out
+    assert main([*words, "4k"]) == 2 and "none of the 1 runs was evaluated" in capsys.readouterr().err
+    assert main([*words, "80k", "--engine", "gymnasium"]) == 2
     assert "was run on mujoco, not gymnasium: give another --out" in capsys.readouterr().err

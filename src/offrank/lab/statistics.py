@@ -54,9 +54,14 @@ def median_of_successes(reached: Reached) -> float | None:
     return float(median(found)) if found else None
 
 
-def median_interval(reached: Reached, spent: Sequence[int], level: float = LEVEL) -> Interval:
-    """Percentile bootstrap of the censored median over the seeds; the rule of `censored_median` in every resample."""
+def median_interval(reached: Reached, spent: Sequence[int], level: float = LEVEL) -> Interval | None:
+    """Percentile bootstrap of the censored median over the seeds; the rule of `censored_median` in every resample.
+
+    None if no run reached the threshold: the runs then say nothing about where the median lies beyond them.
+    """
     _check(reached, spent)
+    if all(r is None for r in reached):
+        return None
 
     def medians(picks: IntArray) -> float:
         found = censored_median([reached[i] for i in picks], [spent[i] for i in picks])
@@ -96,12 +101,14 @@ def win_table(reached_a: Reached, spent_a: Sequence[int], reached_b: Reached, sp
     return np.array([[win(a, b) for b in second] for a in first])
 
 
-def probability_of_winning(table: FloatArray, level: float = LEVEL) -> tuple[float, Interval]:
+def probability_of_winning(table: FloatArray, level: float = LEVEL) -> tuple[float, Interval] | None:
     """The probability that a run of A beats one of B (ties half), with a bootstrap interval, from the outcomes of all
-    pairs: a `win_table` or a `higher_table`.
+    pairs: a `win_table` or a `higher_table`. None if every pair ties: nothing is decided.
 
     With a `win_table` it is Gehan's form of the Mann-Whitney statistic: with nothing censored it is the usual one.
     """
+    if (table == 0.5).all():
+        return None
     rng = np.random.default_rng(0)
     rows, columns = (rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) for n in table.shape)  # how often each run
     values: FloatArray = ((rows @ table) * columns).sum(axis=1) / table.size
@@ -127,7 +134,7 @@ class Paired:
     wins: int
     losses: int
     ties: int
-    p: float  # of the two-sided sign test, without ties
+    p: float | None  # of the two-sided sign test, without ties; None if all tie
 
 
 def paired(a: Mapping[int, tuple[int | None, int]], b: Mapping[int, tuple[int | None, int]]) -> Paired:
@@ -135,7 +142,7 @@ def paired(a: Mapping[int, tuple[int | None, int]], b: Mapping[int, tuple[int | 
     stats = require("scipy.stats", "studies")
     outcomes = [win(a[seed], b[seed]) for seed in sorted(set(a) & set(b))]
     wins, losses = outcomes.count(1.0), outcomes.count(0.0)
-    p = float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+    p = float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else None
     return Paired(wins, losses, len(outcomes) - wins - losses, p)
 
 

@@ -18,7 +18,7 @@ from offrank.display.progress import clock, growing_display
 from offrank.engines import ENGINES, native_name
 from offrank.lab.studies.catalogue import STUDIES, Study, StudyOptions
 from offrank.lab.studies.execution import ExecutionSettings, Progress, carry_out, estimate, missing
-from offrank.lab.studies.outcomes import Row, cut, distinct, read_rows, write_rows
+from offrank.lab.studies.outcomes import Row, cut, distinct, never_evaluated, read_rows, write_rows
 from offrank.lab.studies.plan import Planned
 from offrank.runs.opening import make_folder
 from offrank.tasks import NATIVE
@@ -209,6 +209,9 @@ def _present(study: Study, rows: list[Row], args: argparse.Namespace, lacking: l
     if not rows:
         print(f"offrank: none of the {len(lacking)} runs is finished yet", file=sys.stderr)
         return 0
+    if all(map(never_evaluated, rows)):
+        print(f"offrank: none of the {len(rows)} runs was evaluated: there is nothing to show", file=sys.stderr)
+        return 2
     stem = args.out / study.name
     make_folder(args.out)
     text = study.present(rows, stem)

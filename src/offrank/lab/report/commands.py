@@ -13,7 +13,7 @@ from offrank.algorithms import ALGORITHMS
 from offrank.display.plots import ranges
 from offrank.lab.studies.catalogue import STUDIES
 from offrank.lab.studies.lqr import METHODS
-from offrank.lab.studies.outcomes import Group, Row, groups
+from offrank.lab.studies.outcomes import Group, Row, every_group
 from offrank.lab.studies.tables import Table
 from offrank.runs.config import EVAL_EVERY
 
@@ -25,7 +25,7 @@ def training(rows: Iterable[Row]) -> list[str]:
     """
     rows = list(rows)
     others = [row for row in rows if row["algo"] in METHODS]
-    found = groups(row for row in rows if row["algo"] not in METHODS)
+    found = every_group(row for row in rows if row["algo"] not in METHODS)
     lines = [_train(group, members) for group in found for members in _alike(group)]
     for budget in dict.fromkeys(row["steps"] for row in others):
         seeds = sorted({row["seed"] for row in others if row["steps"] == budget})

@@ -9,7 +9,7 @@ from typing import Any
 from offrank.lab.report import html, words
 from offrank.lab.report.clips import Clip
 from offrank.lab.studies import lqr
-from offrank.lab.studies.outcomes import Row, engines_differ, groups
+from offrank.lab.studies.outcomes import Row, engines_differ, groups, left_out
 from offrank.lab.studies.paper import about
 from offrank.lab.studies.plan import baselines
 from offrank.lab.studies.tables import (
@@ -51,6 +51,11 @@ def note(words: str) -> str:
     return f'<p class="note">{html.text(words)}</p>'
 
 
+def _left_out(rows: Sequence[Row]) -> list[str]:
+    said = left_out(rows)
+    return [note(said)] if said else []
+
+
 def _figures(name: str, title: str, words: str) -> str:
     return f'<h3>{title}</h3>\n{note(words)}\n<div class="panels" data-figure="{name}"></div>'
 
@@ -63,7 +68,7 @@ def steps(rows: Sequence[Row]) -> Section:
     """Table 1 with its curves, boxes and survival curves."""
     tables = steps_tables(rows)
     parts = [note(words.TABLE), *tables] if tables else []
-    parts += [_picker("steps"), _figures("curves", "Learning curves", words.CURVES)]
+    parts += [*_left_out(rows), _picker("steps"), _figures("curves", "Learning curves", words.CURVES)]
     if tables:
         parts.append(_figures("boxes", "Box plots", words.BOXES))
         parts.append(_figures("survival", "Survival curves", words.SURVIVAL))
@@ -113,7 +118,8 @@ def _paper_shares(s: Summary) -> list[str]:
 
 def seeds(rows: Sequence[Row]) -> Section:
     figures = _figures("seeds", "Median and percentile bands", words.SEEDS)
-    return Section("seeds", "Many seeds", "\n".join([*steps_tables(rows, ", many seeds"), _picker("seeds"), figures]))
+    parts = [*steps_tables(rows, ", many seeds"), *_left_out(rows), _picker("seeds"), figures]
+    return Section("seeds", "Many seeds", "\n".join(parts))
 
 
 def sensitivity(rows: Sequence[Row]) -> Section:
@@ -121,14 +127,14 @@ def sensitivity(rows: Sequence[Row]) -> Section:
     for table in sensitivity_tables(rows):
         task, *columns = table.head
         parts.append(html.table(Table(["behaviour rollouts", *columns], table.rows), f"{task}, by n_b and h"))
-    parts += [_picker("sensitivity"), _figures("sensitivity", "Returns by setting", words.SETTINGS)]
+    parts += [*_left_out(rows), _picker("sensitivity"), _figures("sensitivity", "Returns by setting", words.SETTINGS)]
     return Section("sensitivity", "Sensitivity to n_b and h", "\n".join(parts))
 
 
 def walltime(rows: Sequence[Row]) -> Section:
     content = seconds_table(groups(rows))
-    body = f"{note(content.note)}\n{html.table(content, 'Seconds to the threshold')}"
-    return Section("walltime", "Wall-clock time", body)
+    parts = [note(content.note), html.table(content, "Seconds to the threshold"), *_left_out(rows)]
+    return Section("walltime", "Wall-clock time", "\n".join(parts))
 
 
 def regulators(rows: Sequence[Row]) -> Section:

@@ -42,7 +42,7 @@ READING = {
     "Censored median": """\
 The smallest number of steps at which the Kaplan-Meier curve of runs still short of the threshold is at or under one
 half; "> X" if it never is, where at least half of the runs are known not to have reached the threshold at X.""",
-    "Its interval": "95%, percentile bootstrap over the seeds, the same rule in each resample.",
+    "Its interval": "95%, percentile bootstrap over the seeds, the same rule in each resample; none if none arrived.",
     "Reached": "Runs that reached the threshold within their budget, with Wilson's 95% interval of the rate.",
     "Median of successes": """\
 The paper's definition: the median over the seeds that reached the threshold, ignoring the others.""",
@@ -50,5 +50,5 @@ The paper's definition: the median over the seeds that reached the threshold, ig
 Of censored medians, where both exist; the paper's divides its medians of the successes.""",
     "Reached before": """\
 The probability that a run reaches the threshold before one of the baseline, ties one half, with a bootstrap interval;
-then wins and losses on equal seeds.""",
+then wins and losses on equal seeds. "not decided" where no pair of runs tells which was first.""",
 }

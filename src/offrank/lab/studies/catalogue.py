@@ -14,7 +14,7 @@ from offrank.core.errors import UsageError
 from offrank.core.files import write_atomically
 from offrank.lab.figures import save_figure
 from offrank.lab.studies import figures, hybrids, lqr
-from offrank.lab.studies.outcomes import Row, gather, groups
+from offrank.lab.studies.outcomes import Row, gather, groups, left_out
 from offrank.lab.studies.paper import about, paper
 from offrank.lab.studies.plan import Planned, Variant, plan_runs
 from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
@@ -73,7 +73,8 @@ def _save(figure: Any, stem: Path) -> None:
 def present_table(rows: list[Row], stem: Path) -> str:
     summaries = summarise(rows)
     write_atomically(stem.with_name(f"{stem.name}-summary.json"), (json.dumps(summaries, indent=1) + "\n").encode())
-    return "Thousands of environment steps to the threshold.\n\n" + interactions_markdown(summaries)
+    parts = ["Thousands of environment steps to the threshold.", left_out(rows), interactions_markdown(summaries)]
+    return "\n\n".join(filter(None, parts))
 
 
 def present_boxes(rows: list[Row], stem: Path) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from offrank.core.arrays import FloatArray
-from offrank.core.errors import UsageError
 from offrank.display.plots import COLOURS, DASHES, short
 from offrank.lab.statistics import censored_median
 from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, name_of, names
@@ -174,17 +173,9 @@ def band_panels(found: Sequence[Group], combinations: bool) -> dict[str, list[Gr
 
 
 def curves_over_steps(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
-    """Mean returns (runs, points) on a common grid of training steps (points,), up to the end of the shortest run.
-
-    Raises:
-        UsageError: a run ended before its first scheduled evaluation.
-    """
-    curves = []
-    for row in rows:
-        if not row["evaluations"]:
-            raise UsageError(f"{row['task']} seed {row['seed']} has no evaluation: there is no curve to draw")
-        evaluations = np.array(row["evaluations"]).reshape(-1, 4)
-        curves.append((evaluations[:, 1], evaluations[:, 2]))
+    """Mean returns (runs, points) on a common grid of training steps (points,), up to the end of the shortest run."""
+    tables = [np.array(row["evaluations"]) for row in rows]
+    curves = [(evaluations[:, 1], evaluations[:, 2]) for evaluations in tables]
     end = min(x[-1] for x, _ in curves)
     grid = max((x[x <= end] for x, _ in curves), key=len)
     return grid, np.stack([np.interp(grid, x, y) for x, y in curves])

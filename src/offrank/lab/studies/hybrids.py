@@ -22,9 +22,9 @@ from offrank.lab.statistics import (
     win_table,
 )
 from offrank.lab.studies.figures import quartile_curves
-from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, name_of
+from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, left_out, name_of
 from offrank.lab.studies.plan import Variant
-from offrank.lab.studies.tables import Summary, Table, middle
+from offrank.lab.studies.tables import NOT_DECIDED, Summary, Table, middle
 from offrank.runs.config import resolve
 
 TASKS = ("HalfCheetah-v3", "Hopper-v3", "Walker2d-v3", "Ant-v3", "Swimmer-v3")
@@ -59,6 +59,7 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
 
 def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
     reached, spent = group.reached, group.spent
+    interval = median_interval(reached, spent)
     out: Summary = {
         "task": group.task,
         "variant": group.variant.label,
@@ -69,9 +70,10 @@ def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
         "returns": {str(mark): _returns(returns_at(group, mark)) for mark in MARKS},
         "reached": sum(r is not None for r in reached),
         "runs": len(reached),
+        "left_out": group.left_out,
         "watched": group.watched,
         "median": censored_median(reached, spent),
-        "median_interval": asdict(median_interval(reached, spent)),
+        "median_interval": interval and asdict(interval),
         "against": {},
     }
     for first, second in PAIRS:
@@ -97,14 +99,13 @@ def _comparison(group: Group, other: Group) -> Summary:
     for mark in MARKS:
         returns = [returns_at(g, mark) for g in (group, other)]
         out[f"higher_at_{mark}"] = _chance(probability_of_winning(higher_table(*returns))) if all(returns) else None
-    arrived = any(r is not None for g in (group, other) for r in g.reached)
     table = win_table(group.reached, group.spent, other.reached, other.spent)
-    out["first_at_threshold"] = _chance(probability_of_winning(table)) if arrived else None
+    out["first_at_threshold"] = _chance(probability_of_winning(table))
     return out
 
 
-def _chance(found: tuple[float, Interval]) -> Summary:
-    return {"value": found[0], **asdict(found[1])}
+def _chance(found: tuple[float, Interval] | None) -> Summary | None:
+    return found and {"value": found[0], **asdict(found[1])}
 
 
 def tables(summaries: Sequence[Summary]) -> list[Table]:
@@ -137,11 +138,12 @@ def _return(part: Summary, runs: int) -> str:
 
 
 def _probability(known: Summary | None) -> str:
-    return "not decided" if known is None else f"{known['value']:.2f} ({known['low']:.2f}-{known['high']:.2f})"
+    return NOT_DECIDED if known is None else f"{known['value']:.2f} ({known['low']:.2f}-{known['high']:.2f})"
 
 
 def present(rows: list[Row], stem: Path) -> str:
     summaries = summarise(rows)
     write_atomically(stem.with_name(f"{stem.name}-summary.json"), (json.dumps(summaries, indent=1) + "\n").encode())
     save_figure(quartile_curves(rows), stem.with_name(f"{stem.name}.png"))
-    return "\n\n".join(table.markdown() for table in tables(summaries) if table.rows)
+    parts = [left_out(rows), *(table.markdown() for table in tables(summaries) if table.rows)]
+    return "\n\n".join(filter(None, parts))

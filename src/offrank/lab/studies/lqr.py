@@ -23,7 +23,7 @@ from offrank.display.plots import Curve, short
 from offrank.lab.figures import save_figure
 from offrank.lab.statistics import success_interval
 from offrank.lab.studies.figures import panels, style
-from offrank.lab.studies.outcomes import Row, given, result_of, setup
+from offrank.lab.studies.outcomes import Row, given, result_with, setup
 from offrank.lab.studies.plan import Variant
 from offrank.lab.studies.regulators import best_gain, lspi, nominal
 from offrank.lab.studies.tables import Table
@@ -42,10 +42,11 @@ def best_cost() -> float:
 def gather(folder: Path) -> Row:
     """The row of a finished run."""
     log = Curve.read(folder)
+    result = result_with(folder, log)
     iterations = [r for r in log.records if r["kind"] == "iteration"]
     kept = np.unique(np.geomspace(1, len(iterations), POINTS).astype(int)) - 1
     curve = [[r["iteration"], r["steps"], _suboptimality(r["cost"])] for r in (iterations[k] for k in kept)]
-    return result_of(folder) | {"curve": curve, "setup": setup(log.config)}
+    return result | {"curve": curve, "setup": setup(log.config)}
 
 
 def other_methods(seeds: Sequence[int], budget: int) -> list[Row]:

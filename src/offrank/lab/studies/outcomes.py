@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from offrank.core.files import parse_json, read_json, write_atomically
 from offrank.display.plots import Curve, run_folders
 from offrank.lab.studies.plan import Variant
 from offrank.runs.config import EVALUATION, RunConfig, task_default
-from offrank.runs.folder import RESULT
+from offrank.runs.folder import METRICS, RESULT
 from offrank.tasks import TASKS
 
 Row = dict[str, Any]
@@ -36,7 +37,7 @@ def gather(folder: Path) -> Row:
     curve = Curve.read(folder)
     config = curve.config
     scheduled = [r for r in curve.evaluations() if not r.get("final")]
-    result = result_of(folder) if (folder / RESULT).is_file() else _so_far(config, scheduled)
+    result = result_with(folder, curve) if (folder / RESULT).is_file() else _so_far(config, scheduled)
     threshold = task_default(config.task, "threshold")
     if threshold is None:  # a task without presets
         threshold = config.threshold
@@ -59,6 +60,34 @@ def result_of(folder: Path) -> Row:
     result = read_json(folder / RESULT)
     if not set(result) >= NEEDED:
         raise FileFormatError(f"{folder / RESULT} is damaged: it has no {_words(NEEDED - set(result))}")
+    return result
+
+
+def result_with(folder: Path, curve: Curve) -> Row:
+    """The content of `result.json` of a finished run whose metrics are whole.
+
+    Raises:
+        FileFormatError: the metrics hold fewer iterations, steps or evaluations than the result says.
+    """
+    result, config = result_of(folder), curve.config
+    evaluations = [r for r in curve.records if r["kind"] == "evaluation"]
+    lengths = (r["length_mean"] * r.get("eval_episodes", config.eval_episodes) for r in evaluations)
+    held = {
+        "iterations": sum(r["kind"] == "iteration" for r in curve.records),
+        "steps": max((r["steps"] for r in curve.records), default=0),
+        "evaluation_steps": sum(map(round, lengths)),
+    }
+    # A run that goes on beyond the limit it had stopped at has dropped its final evaluation.
+    goes_on = {
+        "steps": config.steps != result.get("budget"),
+        "iterations": config.iterations != result.get("iterations"),
+    }
+    if goes_on.get(result.get("stop_reason", "")):
+        del held["evaluation_steps"]
+    for name, count in held.items():
+        if count < result.get(name, 0):
+            said = f"{count:,} of {result[name]:,} {name.replace('_', ' ')}"
+            raise FileFormatError(f"{folder / METRICS} is shorter than {RESULT} says ({said}): lines are missing")
     return result
 
 
@@ -187,6 +216,7 @@ class Group:
     variant: Variant
     engine: str
     rows: tuple[Row, ...]
+    left_out: int = 0  # runs that were never evaluated
 
     @property
     def seeds(self) -> list[int]:
@@ -238,7 +268,21 @@ def given(row: Row) -> int:
     return int(row["steps"] if row.get("budget") is None else row["budget"])
 
 
+def never_evaluated(row: Row) -> bool:
+    """Whether a run ended before its first scheduled evaluation: nobody knows whether it had reached the threshold."""
+    return row.get("evaluations") == []  # a row without the key is of a run whose evaluations were not stored
+
+
 def groups(rows: Iterable[Row]) -> list[Group]:
+    """The groups of `every_group`, without the runs that were never evaluated."""
+    found = []
+    for group in every_group(rows):
+        known = tuple(row for row in group.rows if not never_evaluated(row))
+        found += [replace(group, rows=known, left_out=len(group.rows) - len(known))] if known else []
+    return found
+
+
+def every_group(rows: Iterable[Row]) -> list[Group]:
     """Rows by task, variant and engine, tasks and variants in their usual order; within a group by seed."""
     found: dict[tuple[str, Variant, str], list[Row]] = {}
     for row in rows:
@@ -246,6 +290,13 @@ def groups(rows: Iterable[Row]) -> list[Group]:
     made = [Group(*key, tuple(sorted(members, key=lambda r: int(r["seed"])))) for key, members in found.items()]
     tasks = [*TASKS, *(g.task for g in made)]
     return sorted(made, key=lambda g: (tasks.index(g.task), g.variant.place))
+
+
+def left_out(rows: Iterable[Row]) -> str:
+    """A sentence about the runs that `groups` leaves out; empty if there are none."""
+    found = Counter(f"{row['task']} {Variant.of_row(row).label}" for row in rows if never_evaluated(row))
+    counts = ", ".join(f"{name} ({count})" for name, count in sorted(found.items()))
+    return f"Runs left out because they were never evaluated: {counts}." if found else ""
 
 
 def engines_differ(found: Sequence[Group]) -> bool:

@@ -20,6 +20,7 @@ from offrank.lab.studies.paper import about
 from offrank.lab.studies.plan import baselines
 
 Summary = dict[str, Any]
+NOT_DECIDED = "not decided"  # where no pair of runs tells which was first
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def summarise(rows: Iterable[Row]) -> list[Summary]:
 
 def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
     reached, spent = group.reached, group.spent
+    interval = median_interval(reached, spent)
     successes = sum(r is not None for r in reached)
     out: Summary = {
         "task": group.task,
@@ -58,10 +60,11 @@ def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
         "seeds": group.seeds,
         "steps_to_threshold": reached,
         "runs": len(reached),
+        "left_out": group.left_out,
         "reached": successes,
         "success_rate": asdict(success_interval(successes, len(reached))),
         "median": censored_median(reached, spent),
-        "median_interval": asdict(median_interval(reached, spent)),
+        "median_interval": interval and asdict(interval),
         "median_of_successes": median_of_successes(reached),
         "paper": about(group.task, "interactions").get(group.variant.label),
         "against": {},
@@ -76,13 +79,13 @@ def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
 
 
 def _comparison(group: Group, other: Group) -> Summary:
-    chance, interval = probability_of_winning(win_table(group.reached, group.spent, other.reached, other.spent))
+    found = probability_of_winning(win_table(group.reached, group.spent, other.reached, other.spent))
     ours, theirs = (censored_median(g.reached, g.spent) for g in (group, other))
     by_seed = ({seed: (r, s) for seed, r, s in zip(g.seeds, g.reached, g.spent, strict=True)} for g in (group, other))
     return {
         "share_of_steps": None if ours is None or theirs is None else ours / theirs,
-        "probability_of_winning": chance,
-        "interval": asdict(interval),
+        "probability_of_winning": found and found[0],
+        "interval": found and asdict(found[1]),
         "paired": asdict(paired(*by_seed)),
     }
 
@@ -117,9 +120,12 @@ def success(s: Summary) -> str:
 
 
 def middle(s: Summary) -> str:
-    """The censored median with its interval, in thousands."""
-    low, high = (thousands(s["median_interval"][end], s["watched"]) for end in ("low", "high"))
-    return f"{thousands(s['median'], s['watched'])} ({low} to {high})"
+    """The censored median in thousands, with its interval if any run reached the threshold."""
+    middle, interval = thousands(s["median"], s["watched"]), s["median_interval"]
+    if interval is None:
+        return middle
+    low, high = (thousands(interval[end], s["watched"]) for end in ("low", "high"))
+    return f"{middle} ({low} to {high})"
 
 
 def shares(s: Summary) -> list[str]:
@@ -130,13 +136,14 @@ def shares(s: Summary) -> list[str]:
 
 def chances(s: Summary) -> list[str]:
     """The probability of reaching the threshold before each baseline, and wins and losses on equal seeds."""
-    return [
-        "-"
-        if a is None
-        else f"{a['probability_of_winning']:.2f} ({a['interval']['low']:.2f}-{a['interval']['high']:.2f}), "
-        f"{a['paired']['wins']}:{a['paired']['losses']} by seed"
-        for a in _against(s)
-    ]
+    return ["-" if a is None else _chance(a) for a in _against(s)]
+
+
+def _chance(against: Summary) -> str:
+    chance, interval, by_seed = (against[name] for name in ("probability_of_winning", "interval", "paired"))
+    if chance is None:
+        return NOT_DECIDED
+    return f"{chance:.2f} ({interval['low']:.2f}-{interval['high']:.2f}), {by_seed['wins']}:{by_seed['losses']} by seed"
 
 
 def _against(s: Summary) -> list[Summary | None]:
