@@ -414,7 +414,7 @@ def test_actions_are_clipped_on_our_tasks_and_on_others() -> None:
 def test_a_small_task_is_learned_in_seconds(policy: str) -> None:
     """Push a point to where it should be: nothing pays about -30 a whole episode, the best about -6."""
     fast = {"hidden": 32, "batch": 32, "warmup_steps": 200, "actor_rate": 3e-3, "critic_rate": 3e-3, "discount": 0.9}
-    fast["slow"] = 0.01
+    fast["slow"] = 0.005
     agent = offrank.Guided("toy_envs:Point-v0", workers=0, policy=policy, action_change=0.1, **fast)
     before = agent.evaluate(episodes=50)["mean"]
     agent.learn(total_steps=3000, eval_every=0)
