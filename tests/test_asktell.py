@@ -404,6 +404,12 @@ def good(episode: EpisodeToRun) -> tuple[np.ndarray, np.ndarray]:
         (lambda r, o: (r, [*o[:-1], [1.0]]), UsageError, "observations are not an array of numbers"),
         (lambda r, o: (["a"] * 6, o), UsageError, "rewards are not an array of numbers"),
         (lambda r, o: (None, o), UsageError, "rewards"),
+        (lambda r, o: (r + 1j, o), UsageError, "rewards are not an array of numbers: they are of type complex128"),
+        (
+            lambda r, o: (r.astype("m8[s]"), o),
+            UsageError,
+            "rewards .* are of type timedelta64",
+        ),
         (lambda r, o: (np.where(np.arange(6) == 4, np.nan, r), o), EpisodeError, "non-finite reward .*step 4"),
         (lambda r, o: (r, np.where(np.arange(7)[:, None] == 2, np.inf, o)), EpisodeError, "observation .*step 2"),
         (lambda r, o: (r, np.where(np.arange(7)[:, None] == 6, np.nan, o)), EpisodeError, "observation .*step 6"),
@@ -435,6 +441,11 @@ def test_an_episode_is_told_once(tmp_path) -> None:
     assert finish(run).policy.sha256 == finish(ask_tell(algorithm=offrank.ARS)).policy.sha256
 
 
+def test_only_an_episode_that_was_asked_for_is_told() -> None:
+    with pytest.raises(UsageError, match="episode = 'abc': give one of the episodes that ask returned"):
+        ask_tell().tell("abc", [0.0] * HORIZON, np.zeros((HORIZON, 2)))  # type: ignore[arg-type]
+
+
 def test_an_episode_of_another_run_is_refused(tmp_path) -> None:
     run, other = ask_tell(tmp_path, algorithm=offrank.ARS), ask_tell(algorithm=offrank.ARS, seed=1)
     foreign = other.ask()[0]
@@ -462,6 +473,14 @@ def test_an_episode_of_another_run_is_refused(tmp_path) -> None:
         ({"N": 4}, "'n_directions'"),
         ({"n_top": 9}, "b <= N"),
         ({"algorithm": "op-ars"}, "give the class"),
+        ({"obs_dim": "a"}, "obs_dim = 'a': must be a whole number"),
+        ({"obs_dim": 2.7}, r"obs_dim = 2\.7: must be a whole number"),
+        ({"horizon": None}, "horizon = None: must be a whole number"),
+        ({"horizon": 10**20}, "horizon = 1.*: must be at most"),
+        ({"seed": 1.5}, r"seed = 1\.5: must be a whole number"),
+        ({"journal": 5}, "journal = 5: must be a path"),
+        ({"threshold": "high"}, "threshold = 'high': must be a number"),
+        ({"low": 1j, "high": 2}, "low are not an array of numbers: they are of type complex128"),
     ],
     ids=lambda value: str(value)[:30],
 )

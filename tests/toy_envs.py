@@ -70,6 +70,22 @@ class Choice(Point):
         return np.array([int(action) - self.start - 1.0, 0.0])
 
 
+class NoObservationSpace(Point):
+    """Its author forgot the observation space."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.observation_space
+
+
+class ComplexReward(Point):
+    """Its rewards are no real numbers."""
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward + 1j, *rest
+
+
 class WordAction(Point):
     """Its action is a text, which policies cannot produce."""
 
@@ -188,6 +204,8 @@ ENVIRONMENTS = {
     "Point-v0": Point,
     "DictPoint-v0": DictPoint,
     "Choice-v0": Choice,
+    "NoObservationSpace-v0": NoObservationSpace,
+    "ComplexReward-v0": ComplexReward,
     "WordAction-v0": WordAction,
     "SequenceObservation-v0": SequenceObservation,
     "Nan-v0": Nan,

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from offrank.agents import Agent
 from offrank.core.arrays import FloatArray
+from offrank.core.checks import check_path, check_whole
 from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role
@@ -90,12 +91,11 @@ class AskTell:
     ):
         if not (isinstance(algorithm, type) and issubclass(algorithm, Agent)):
             raise UsageError(f"algorithm = {algorithm!r}: give the class, such as offrank.OPARS or offrank.ARS")
-        obs_dim, act_dim, horizon, seed = int(obs_dim), int(act_dim), int(horizon), int(seed)
-        if obs_dim < 1 or act_dim < 1:
-            raise UsageError(f"obs_dim = {obs_dim}, act_dim = {act_dim}: both must be at least 1")
+        obs_dim, act_dim = check_whole("obs_dim", obs_dim, 1), check_whole("act_dim", act_dim, 1)
+        horizon, seed = check_whole("horizon", horizon, 1), check_whole("seed", seed)
         low, high = _bounds(low, high, act_dim)
         space = Space(obs_dim, act_dim, horizon, discrete, low=low, high=high)
-        self._journal = None if journal is None else Path(journal)
+        self._journal = None if journal is None else check_path("journal", journal)
         init = initial_policy(init)
         recipe = resolve(None, algorithm.algo, ranker, hyperparameters, policy, init)
         evaluation = evaluation_given(
@@ -282,6 +282,8 @@ class AskTell:
     # --- checks
 
     def _check_asked(self, episode: EpisodeToRun) -> None:
+        if not isinstance(episode, EpisodeToRun):
+            raise UsageError(f"episode = {episode!r}: give one of the episodes that ask returned")
         if episode.id not in self._pending:
             raise UsageError(f"episode {episode.id} is not being asked for: it was told before, or is of another run")
         if episode.id in self._told:
@@ -309,7 +311,10 @@ class AskTell:
 
 def _numbers(name: str, values: ArrayLike) -> FloatArray:
     try:
-        return np.array(values, dtype=np.float64)
+        given = np.asarray(values)
+        if given.dtype.kind not in "biufO":
+            raise TypeError(f"they are of type {given.dtype}")
+        return np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} are not an array of numbers: {error}") from error
 

@@ -63,6 +63,10 @@ class EnvRunner:
 
     def __init__(self, env: gym.Env[Any, Any], clip_actions: bool):
         self.env = env
+        for name in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, name, None), gym.Space):
+                own = type(getattr(env, "unwrapped", env)).__name__
+                raise UsageError(f"the environment {own} has no {name}: set it to a gymnasium.Space")
         self._observation_space = observation = env.observation_space
         self._action_space = action = env.action_space
         flat = flatten_space(observation) if observation.is_np_flattenable else None
@@ -118,7 +122,7 @@ class EnvRunner:
                     raise EpisodeError("non-finite action", seed, step)
                 raw, reward, terminated, truncated, _ = self.env.step(self.action(output))
                 observations.append(observation)
-                rewards.append(float(reward))
+                rewards.append(_number(reward))
                 observation = self.observation(raw)
                 if terminated or truncated:
                     break
@@ -129,6 +133,13 @@ class EnvRunner:
         seen, paid = np.stack(observations), np.array(rewards)
         check_finite(np.concatenate([seen, observation[None]]), paid, seed)
         return Episode.of(Trajectory(seen, paid, bool(terminated), observation), keep)
+
+
+def _number(reward: Any) -> float:
+    try:
+        return float(reward)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"a reward of type {type(reward).__name__}, {reward!r}: it must be a number") from error
 
 
 def one_line(error: BaseException) -> str:
