@@ -300,9 +300,19 @@ def test_a_rezipped_checkpoint_with_one_changed_number_is_refused(offrank, array
     offrank("evaluate", "run/checkpoint.npz").complains("run/checkpoint.npz", "altered")
 
 
-def test_a_flipped_bit_anywhere_in_a_policy_file_is_refused_or_changes_nothing(offrank) -> None:
+def test_a_flipped_bit_anywhere_in_a_policy_file_is_refused(offrank) -> None:
     offrank(*POINT, "--out", "run")
     source, target = Path("run/final.offrank"), Path("flipped.offrank")
+    content = source.read_bytes()
+    for position in range(len(content)):
+        target.write_bytes(content)
+        flip(target, position)
+        with pytest.raises(FileFormatError):
+            load_arrays(target, "policy")
+
+
+def test_a_flipped_bit_in_a_file_of_an_earlier_version_is_refused_or_changes_nothing(tmp_path) -> None:
+    source, target = Path(__file__).parent / "policies" / "Swimmer-v3-trained.offrank", tmp_path / "flipped.offrank"
     _, arrays, meta = load_arrays(source, "policy")
     content, refused = source.read_bytes(), 0
     for position in range(len(content)):

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from offrank.agents import Agent
 from offrank.core.arrays import FloatArray
 from offrank.core.checks import check_path, check_whole
-from offrank.core.errors import FileFormatError, UsageError
+from offrank.core.errors import EpisodeError, FileFormatError, UsageError
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role
 from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory, check_finite
@@ -256,14 +256,25 @@ class AskTell:
             known = [id for id in self._pending if self._file(id).is_file()]
             for id in known:
                 try:
-                    _, arrays, meta = load_arrays(self._file(id), "episode")
+                    self._store(id, self._read_told(self._pending[id]))
                 except FileFormatError as error:
                     raise FileFormatError(f"{error}; delete it to be asked for that episode again") from error
-                last = arrays.get("last_observation")
-                self._store(id, Trajectory(arrays["observations"], arrays["rewards"], meta["terminated"], last))
             if len(known) < len(self._pending):
                 return
             self._advance_if_complete()
+
+    def _read_told(self, episode: EpisodeToRun) -> Trajectory:
+        """An episode of the journal, checked as when it was told."""
+        path = self._file(episode.id)
+        _, arrays, meta = load_arrays(path, "episode")
+        try:
+            observations, terminated = arrays["observations"], meta["terminated"]
+            if "last_observation" in arrays:
+                observations = np.concatenate([observations, arrays["last_observation"][None]])
+            return self._checked(episode, arrays["rewards"], observations, terminated, truncated=True)
+        except (KeyError, ValueError, EpisodeError) as error:
+            what = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise FileFormatError(f"{path} is not an episode of this run: {what}") from error
 
     def _delete_used(self, used: list[str]) -> None:
         """Delete the files of episodes whose results are in a checkpoint.

@@ -37,6 +37,9 @@ GIVEN = "given"
 EVALUATION = ("eval_every", "eval_steps", "eval_episodes", "confirm_episodes")  # settings of evaluations
 LEFT_OUT = ("steps", "iterations", "eval_steps")  # whole numbers that may be None
 FROM_ZERO = ("seed", "eval_every", "confirm_episodes")  # those that may be 0; the others are at least 1
+STORED: dict[str, type] = dict.fromkeys(("task", "algo", "ranker", "engine", "policy"), str) | dict.fromkeys(
+    ("hyperparameters", "sources", "env_args"), dict
+)  # types of what is read from a file
 MAX_HORIZON = 100_000_000  # buffers for a whole episode are allocated before it begins
 EVAL_EVERY = 10  # iterations between evaluations, unless something else is given or suggested
 
@@ -273,6 +276,8 @@ class RunConfig:
         try:
             if needed <= set(data) <= known:
                 config = RunConfig(**data)
+                if not all(isinstance(getattr(config, name), kind) for name, kind in STORED.items()):
+                    raise TypeError
                 kept = {k: v for k, v in config.hyperparameters.items() if k not in REMOVED or v != REMOVED[k]}
                 return replace(config, hyperparameters=_defaults(config.algo, config.ranker) | kept)
         except (KeyError, TypeError, AttributeError):

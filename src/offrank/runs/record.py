@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offrank.core.arrays import Memory, part
-from offrank.core.errors import UsageError
+from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import FORMAT, save_arrays, write_json
 from offrank.core.space import Space
 from offrank.core.state import State
@@ -164,6 +164,14 @@ class Record:
         """
         arrays, meta = load_in_segments(path, "run")
         check_format(path, meta)
+        try:
+            self._take_over(path, arrays, meta)
+        except UsageError:
+            raise
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise FileFormatError(f"{path} is not a whole checkpoint: {type(error).__name__} {error}") from error
+
+    def _take_over(self, path: Path, arrays: Memory, meta: Mapping[str, Any]) -> None:
         theirs, ours = RunConfig.from_json(meta["config"]).identity, self.config.identity
         for name, mine in ours.items():
             if theirs[name] != mine:
