@@ -625,3 +625,14 @@ def test_an_environment_without_an_observation_space_is_refused(env: Any) -> Non
 def test_a_complex_reward_is_named() -> None:
     with pytest.raises(EpisodeError, match=r"a reward of type complex.*: it must be a number \(episode.*step 0\)"):
         agent(toy_envs.ComplexReward()).learn(iterations=1, eval_every=0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e160, -1e308])
+@pytest.mark.parametrize(("what", "step"), [("reward", 5), ("observation", 6)])
+def test_a_glitch_of_the_environment_is_one_line_with_its_step(value: float, what: str, step: int) -> None:
+    env = partial(toy_envs.Glitch, 5, value, what == "observation")
+    learner = agent(env, offrank.ARS).learn
+    line = rf"{what} of {value:g}, too large to learn from \(at most 1e\+100\) \(episode seed \d+, step {step}\)"
+    with pytest.raises(EpisodeError, match=line.replace("e+", r"e\+")):
+        learner(iterations=1, eval_every=0)

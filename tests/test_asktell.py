@@ -18,6 +18,7 @@ import offrank
 import toy_envs
 from offrank import AskTell, EpisodeError, FileFormatError, UsageError
 from offrank.asktell import EpisodeToRun
+from offrank.core.files import save_arrays
 
 ROBOT = Path(__file__).parent.parent / "examples" / "robot.py"
 HORIZON = 6
@@ -375,6 +376,32 @@ def test_a_damaged_episode_is_asked_for_again_once_it_is_deleted(tmp_path) -> No
     assert finish(ask_tell(tmp_path)).policy.sha256 == finish(ask_tell()).policy.sha256
 
 
+@pytest.mark.parametrize(
+    ("arrays", "meta", "line"),
+    [
+        ({"rewards": np.full(HORIZON, 1e160)}, {}, "reward of 1e.160, too large"),
+        ({"observations": np.zeros((HORIZON, 3, 2))}, {}, "observations of shape"),
+        ({"rewards": None}, {}, "it has no 'rewards'"),
+        ({"last_observation": np.zeros(5)}, {}, "not an episode of this run"),
+        ({}, {"terminated": None}, "it has no 'terminated'"),
+    ],
+    ids=str,
+)
+def test_an_episode_of_the_journal_is_checked_and_asked_for_again_once_deleted(tmp_path, arrays, meta, line) -> None:
+    """The checksum of the file is valid: an earlier version stored it, or someone made it."""
+    run = ask_tell(tmp_path)
+    (episode,) = run.ask()
+    run.close()
+    told = {"observations": np.zeros((HORIZON, 2)), "rewards": np.zeros(HORIZON)} | arrays
+    said = {name: value for name, value in ({"terminated": False} | meta).items() if value is not None}
+    path = tmp_path / "told" / f"{episode.id}.npz"
+    save_arrays(path, "episode", {name: value for name, value in told.items() if value is not None}, said)
+    with pytest.raises(FileFormatError, match=f"{line}.*; delete it to be asked for that episode again"):
+        ask_tell(tmp_path)
+    path.unlink()
+    assert finish(ask_tell(tmp_path)).policy.sha256 == finish(ask_tell()).policy.sha256
+
+
 def test_a_journal_that_cannot_be_made_is_refused(tmp_path) -> None:
     (tmp_path / "file").write_text("x")
     for journal in (tmp_path / "file", tmp_path / "file" / "journal"):
@@ -413,6 +440,17 @@ def good(episode: EpisodeToRun) -> tuple[np.ndarray, np.ndarray]:
         (lambda r, o: (np.where(np.arange(6) == 4, np.nan, r), o), EpisodeError, "non-finite reward .*step 4"),
         (lambda r, o: (r, np.where(np.arange(7)[:, None] == 2, np.inf, o)), EpisodeError, "observation .*step 2"),
         (lambda r, o: (r, np.where(np.arange(7)[:, None] == 6, np.nan, o)), EpisodeError, "observation .*step 6"),
+        (
+            lambda r, o: (np.where(np.arange(6) == 4, -1e160, r), o),
+            EpisodeError,
+            "reward of -1e.160, .*step 4",
+        ),
+        (lambda r, o: (np.full(6, 1e308), o), EpisodeError, "reward of 1e.308, too large.*step 0"),
+        (
+            lambda r, o: (r, np.where(np.arange(7)[:, None] == 2, 1e160, o)),
+            EpisodeError,
+            "observation of 1e.160.*step 2",
+        ),
         (lambda r, o: (r[:3], o[:3]), UsageError, "ended after 3 of 6 steps: say terminated=True"),
     ],
 )

@@ -119,6 +119,23 @@ class Nan(Point):
         return observation, reward, terminated, truncated, info
 
 
+class Glitch(Point):
+    """A huge number at step `at` (counted from 0): the reward, or the observation that the step leads to."""
+
+    def __init__(self, at: int = 5, value: float = 1e160, observation: bool = False):
+        super().__init__()
+        self.at, self.value, self.in_observation = at, value, observation
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        if self.t == self.at + 1:
+            if self.in_observation:
+                observation = np.full_like(observation, self.value)
+            else:
+                reward = self.value
+        return observation, reward, *rest
+
+
 class Raise(Point):
     """Raises at step `at`, counted from 0."""
 
@@ -209,6 +226,7 @@ ENVIRONMENTS = {
     "WordAction-v0": WordAction,
     "SequenceObservation-v0": SequenceObservation,
     "Nan-v0": Nan,
+    "Glitch-v0": Glitch,
     "Raise-v0": Raise,
     "Crash-v0": Crash,
     "CrashAt-v0": CrashAt,

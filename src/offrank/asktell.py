@@ -187,7 +187,7 @@ class AskTell:
 
         Raises:
             UsageError: it was not asked for, was told before, or the arrays do not fit.
-            EpisodeError: a reward or an observation is not finite.
+            EpisodeError: a reward or an observation is not finite, or beyond 1e100.
         """
         self._check_asked(episode)
         trajectory = self._checked(episode, rewards, observations, terminated, truncated)

@@ -9,7 +9,7 @@ from typing import Any
 
 from offrank.core.errors import UsageError
 
-SMALLEST, LARGEST = 1e-100, 1e100  # of a scale
+SMALLEST, LARGEST = 1e-100, 1e100  # of a scale; the largest is also that of rewards and observations
 
 
 def is_number(value: Any) -> bool:

@@ -108,7 +108,7 @@ class EnvRunner:
         """Run one episode of a policy.
 
         Raises:
-            EpisodeError: an action, observation or reward is not finite, or the environment raised an error.
+            EpisodeError: an action, observation or reward is not finite or too large, or the environment failed.
         """
         observations, rewards, terminated = [], [], False
         step = -1
@@ -116,9 +116,10 @@ class EnvRunner:
             raw, _ = self.env.reset(seed=seed)
             observation = self.observation(raw)
             for step in range(horizon):
-                output = policy.act(theta, whitening(observation))
+                with np.errstate(over="ignore", invalid="ignore"):  # reported below, with the step
+                    output = policy.act(theta, whitening(observation))
                 if not np.isfinite(output).all():
-                    check_finite(observation[None], np.zeros(1), seed)
+                    check_finite(np.stack([*observations, observation]), np.array([*rewards, 0.0]), seed)
                     raise EpisodeError("non-finite action", seed, step)
                 raw, reward, terminated, truncated, _ = self.env.step(self.action(output))
                 observations.append(observation)
