@@ -636,3 +636,24 @@ def test_a_glitch_of_the_environment_is_one_line_with_its_step(value: float, wha
     line = rf"{what} of {value:g}, too large to learn from \(at most 1e\+100\) \(episode seed \d+, step {step}\)"
     with pytest.raises(EpisodeError, match=line.replace("e+", r"e\+")):
         learner(iterations=1, eval_every=0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        (toy_envs.WrongShape, "an observation of shape (3,): the observation space has the shape (2,)"),
+        (partial(toy_envs.WrongShape, 1, 4), "an observation of shape (1,): the observation space has the shape (2,)"),
+        (toy_envs.OldReset, "the environment's reset returned one value (ndarray): it must return (observation, info)"),
+        (
+            toy_envs.OldStep,
+            "the environment's step returned 4 values: it must return (observation, reward,",
+        ),
+        (toy_envs.Raise, "the environment raised ZeroDivisionError: the toy broke on purpose"),
+    ],
+)
+def test_what_an_environment_returns_is_checked(env: Any, line: str, workers: int) -> None:
+    learner = agent(env, offrank.ARS, workers=workers)
+    with pytest.raises(EpisodeError, match=re.escape(line) + r".*\(episode seed \d+, step \d\)"):
+        learner.learn(iterations=1, eval_every=0)
+    learner.close()

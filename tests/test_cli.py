@@ -410,7 +410,7 @@ def test_resume_refuses_metrics_that_lost_lines(offrank) -> None:
     ("task", "parts"),
     [
         ("Nan-v0", ["non-finite reward (nan)", "episode seed", "step 5"]),
-        ("Raise-v0", ["ZeroDivisionError: the toy broke", "episode seed", "step 3"]),
+        ("Raise-v0", ["ZeroDivisionError: the toy broke on purpose (episode seed", "step 3"]),
     ],
 )
 def test_a_failing_environment_is_one_line_and_status_1(offrank, task, parts) -> None:

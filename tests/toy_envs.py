@@ -136,6 +136,32 @@ class Glitch(Point):
         return observation, reward, *rest
 
 
+class WrongShape(Point):
+    """Its observation has `size` numbers, and its space two, from step `at` on."""
+
+    def __init__(self, size: int = 3, at: int = 0):
+        super().__init__()
+        self.size, self.at = size, at
+
+    def observation(self) -> np.ndarray:
+        return np.ones(self.size) if self.t >= self.at else super().observation()
+
+
+class OldReset(Point):
+    """Its reset returns the observation alone."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        return super().reset(seed=seed)[0]
+
+
+class OldStep(Point):
+    """Its step returns four values."""
+
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
 class Raise(Point):
     """Raises at step `at`, counted from 0."""
 
