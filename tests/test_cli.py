@@ -21,7 +21,7 @@ import pytest
 import offrank as offrank_package
 from offrank.cli import VERBS, build_parser, main
 from offrank.core.errors import FileFormatError
-from offrank.core.files import load_arrays
+from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role, episode_seeds
 from offrank.core.normalizer import Whitening
 from offrank.policies import make_policy
@@ -298,6 +298,19 @@ def test_a_rezipped_checkpoint_with_one_changed_number_is_refused(offrank, array
     altered_copy(Path("good.npz"), Path("run/checkpoint.npz"), array)
     offrank(*POINT, "--out", "run", "--resume").complains("run/checkpoint.npz", "altered")
     offrank("evaluate", "run/checkpoint.npz").complains("run/checkpoint.npz", "altered")
+
+
+@pytest.mark.parametrize("name", ["state.counters", "state.normalizer_m2", "evaluations", "best_at", "config"])
+def test_a_checkpoint_that_lacks_something_is_refused(offrank, name) -> None:
+    offrank(*POINT, "--out", "run")
+    path = Path("run/checkpoint.npz")
+    _, arrays, meta = load_arrays(path, "run")
+    arrays.pop(name, None)
+    meta.pop(name, None)
+    save_arrays(path, "run", arrays, meta)
+    offrank(*POINT, "--out", "run", "--resume").complains(
+        "run/checkpoint.npz is not a whole checkpoint", name.removeprefix("state.")
+    )
 
 
 def test_a_flipped_bit_anywhere_in_a_policy_file_is_refused(offrank) -> None:

@@ -169,9 +169,11 @@ class Record:
         except UsageError:
             raise
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise FileFormatError(f"{path} is not a whole checkpoint: {type(error).__name__} {error}") from error
+            what = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise FileFormatError(f"{path} is not a whole checkpoint: {what}") from error
 
     def _take_over(self, path: Path, arrays: Memory, meta: Mapping[str, Any]) -> None:
+        """Set everything from the content of a checkpoint."""
         theirs, ours = RunConfig.from_json(meta["config"]).identity, self.config.identity
         for name, mine in ours.items():
             if theirs[name] != mine:
@@ -188,7 +190,7 @@ class Record:
         self.evaluation_steps = meta["evaluation_steps"]
         self._wall_before, self._clock = meta["wall_s"], time.perf_counter()
         self._metrics_size = meta["metrics_size"]
-        self._segments = segments_of(meta)
+        self._segments = segments_of(path, meta)
 
 
 def check_format(path: Path, meta: Mapping[str, Any]) -> None:

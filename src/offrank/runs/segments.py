@@ -86,7 +86,7 @@ def load_in_segments(path: Path, *kinds: str) -> tuple[Memory, dict[str, Any]]:
                 raise
 
 
-def segments_of(meta: Mapping[str, Any]) -> Segments:
+def segments_of(path: Path, meta: Mapping[str, Any]) -> Segments:
     """The segments that a checkpoint names in its metadata.
 
     Raises:
@@ -102,7 +102,7 @@ def segments_of(meta: Mapping[str, Any]) -> Segments:
             if any(Path(segment.name).name != segment.name for segment in segments):
                 raise ValueError(table)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileFormatError("this checkpoint does not name its segments as it should") from error
+        raise FileFormatError(f"{path} does not name its segments as it should") from error
     return named
 
 
@@ -134,7 +134,7 @@ def _write_rows(
 
 def _with_rows(path: Path, arrays: Memory, meta: Mapping[str, Any]) -> Memory:
     """The arrays of a checkpoint, with the rows of its segments."""
-    for table, segments in segments_of(meta).items():
+    for table, segments in segments_of(path, meta).items():
         columns = _read_rows(path, segments, _columns(arrays, table), meta["rows"][table])
         arrays = arrays | prefixed(table, columns)
     return arrays
