@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -551,3 +552,108 @@ def test_another_policy_is_another_run(tmp_path) -> None:
     agent().learn(iterations=1, out=tmp_path / "run", **BRIEF)
     with pytest.raises(UsageError, match="its policy is 'linear', not 'skip:3'"):
         agent(policy="skip:3").learn(iterations=2, out=tmp_path / "run", resume=True, **BRIEF)
+
+
+# --- what is not accepted is one line
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"seed": None}, "seed = None: must be a whole number"),
+        ({"seed": -1}, "seed = -1: must not be negative"),
+        ({"workers": "two"}, "workers = 'two': must be a whole number"),
+        ({"workers": 1.5}, "workers = 1.5: must be a whole number"),
+        ({"threads": -1}, "threads = -1: must not be negative"),
+        ({"gpu": 3}, "gpu = 3: must be an offrank.Gpu"),
+        ({"cluster": 3}, "cluster = 3: must be an offrank.Cluster"),
+        ({"horizon": 10**20}, "must be at most 100,000,000"),
+        ({"ranker": ""}, "unknown ranker ''"),
+        ({"ranker": 5}, "unknown ranker 5"),
+        ({"bandwidth": 1e-300}, "bandwidth = 1e-300: must be positive, from 1e-100"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("env", [POINT, toy_envs.Point], ids=["name", "class"])
+def test_an_agent_says_what_is_wrong_with_its_arguments(env: Any, given: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(line)):
+        agent(env, **given)
+
+
+def test_names_are_text_and_arguments_of_an_environment_a_dict() -> None:
+    with pytest.raises(UsageError, match="unknown engine 5: one of auto"):
+        agent(engine=5)
+    with pytest.raises(UsageError, match="env_args = 3: must be a dict"):
+        agent(env_args=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"threshold": "high"}, "threshold = 'high': must be a number or none"),
+        ({"out": 5}, "out = 5: must be a path"),
+        ({"callback": 3}, "callback = 3: must be a function"),
+    ],
+    ids=str,
+)
+def test_learn_says_what_is_wrong_with_its_arguments(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(line)):
+        agent().learn(iterations=1, **given)
+
+
+def test_other_methods_say_what_is_wrong_with_their_arguments() -> None:
+    learner: Any = agent()
+    for given, line in (
+        ((1.5,), "episodes = 1.5: must be a whole number"),
+        ((0,), "episodes = 0: must be at least 1"),
+        ((1, -1), "seed = -1: must not be negative"),
+        ((1, None), "seed = None: must be a whole number"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(line)):
+            learner.evaluate(*given)
+    for call in (learner.save, offrank.load):
+        with pytest.raises(UsageError, match="path = 5: must be a path"):
+            call(5)
+
+
+@pytest.mark.parametrize("env", [toy_envs.NoObservationSpace, toy_envs.NoObservationSpace()], ids=["class", "env"])
+def test_an_environment_without_an_observation_space_is_refused(env: Any) -> None:
+    with pytest.raises(UsageError, match="NoObservationSpace has no observation_space: set it to a gymnasium"):
+        agent(env)
+
+
+def test_a_complex_reward_is_named() -> None:
+    with pytest.raises(EpisodeError, match=r"a reward of type complex.*: it must be a number \(episode.*step 0\)"):
+        agent(toy_envs.ComplexReward()).learn(iterations=1, eval_every=0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e160, -1e308])
+@pytest.mark.parametrize(("what", "step"), [("reward", 5), ("observation", 6)])
+def test_a_glitch_of_the_environment_is_one_line_with_its_step(value: float, what: str, step: int) -> None:
+    env = partial(toy_envs.Glitch, 5, value, what == "observation")
+    learner = agent(env, offrank.ARS).learn
+    line = rf"{what} of {value:g}, too large to learn from \(at most 1e\+100\) \(episode seed \d+, step {step}\)"
+    with pytest.raises(EpisodeError, match=line.replace("e+", r"e\+")):
+        learner(iterations=1, eval_every=0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        (toy_envs.WrongShape, "an observation of shape (3,): the observation space has the shape (2,)"),
+        (partial(toy_envs.WrongShape, 1, 4), "an observation of shape (1,): the observation space has the shape (2,)"),
+        (toy_envs.OldReset, "the environment's reset returned one value (ndarray): it must return (observation, info)"),
+        (
+            toy_envs.OldStep,
+            "the environment's step returned 4 values: it must return (observation, reward,",
+        ),
+        (toy_envs.Raise, "the environment raised ZeroDivisionError: the toy broke on purpose"),
+    ],
+)
+def test_what_an_environment_returns_is_checked(env: Any, line: str, workers: int) -> None:
+    learner = agent(env, offrank.ARS, workers=workers)
+    with pytest.raises(EpisodeError, match=re.escape(line) + r".*\(episode seed \d+, step \d\)"):
+        learner.learn(iterations=1, eval_every=0)
+    learner.close()

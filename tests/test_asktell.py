@@ -18,6 +18,7 @@ import offrank
 import toy_envs
 from offrank import AskTell, EpisodeError, FileFormatError, UsageError
 from offrank.asktell import EpisodeToRun
+from offrank.core.files import save_arrays
 
 ROBOT = Path(__file__).parent.parent / "examples" / "robot.py"
 HORIZON = 6
@@ -375,6 +376,32 @@ def test_a_damaged_episode_is_asked_for_again_once_it_is_deleted(tmp_path) -> No
     assert finish(ask_tell(tmp_path)).policy.sha256 == finish(ask_tell()).policy.sha256
 
 
+@pytest.mark.parametrize(
+    ("arrays", "meta", "line"),
+    [
+        ({"rewards": np.full(HORIZON, 1e160)}, {}, "reward of 1e.160, too large"),
+        ({"observations": np.zeros((HORIZON, 3, 2))}, {}, "observations of shape"),
+        ({"rewards": None}, {}, "it has no 'rewards'"),
+        ({"last_observation": np.zeros(5)}, {}, "not an episode of this run"),
+        ({}, {"terminated": None}, "it has no 'terminated'"),
+    ],
+    ids=str,
+)
+def test_an_episode_of_the_journal_is_checked_and_asked_for_again_once_deleted(tmp_path, arrays, meta, line) -> None:
+    """The checksum of the file is valid: an earlier version stored it, or someone made it."""
+    run = ask_tell(tmp_path)
+    (episode,) = run.ask()
+    run.close()
+    told = {"observations": np.zeros((HORIZON, 2)), "rewards": np.zeros(HORIZON)} | arrays
+    said = {name: value for name, value in ({"terminated": False} | meta).items() if value is not None}
+    path = tmp_path / "told" / f"{episode.id}.npz"
+    save_arrays(path, "episode", {name: value for name, value in told.items() if value is not None}, said)
+    with pytest.raises(FileFormatError, match=f"{line}.*; delete it to be asked for that episode again"):
+        ask_tell(tmp_path)
+    path.unlink()
+    assert finish(ask_tell(tmp_path)).policy.sha256 == finish(ask_tell()).policy.sha256
+
+
 def test_a_journal_that_cannot_be_made_is_refused(tmp_path) -> None:
     (tmp_path / "file").write_text("x")
     for journal in (tmp_path / "file", tmp_path / "file" / "journal"):
@@ -404,9 +431,26 @@ def good(episode: EpisodeToRun) -> tuple[np.ndarray, np.ndarray]:
         (lambda r, o: (r, [*o[:-1], [1.0]]), UsageError, "observations are not an array of numbers"),
         (lambda r, o: (["a"] * 6, o), UsageError, "rewards are not an array of numbers"),
         (lambda r, o: (None, o), UsageError, "rewards"),
+        (lambda r, o: (r + 1j, o), UsageError, "rewards are not an array of numbers: they are of type complex128"),
+        (
+            lambda r, o: (r.astype("m8[s]"), o),
+            UsageError,
+            "rewards .* are of type timedelta64",
+        ),
         (lambda r, o: (np.where(np.arange(6) == 4, np.nan, r), o), EpisodeError, "non-finite reward .*step 4"),
         (lambda r, o: (r, np.where(np.arange(7)[:, None] == 2, np.inf, o)), EpisodeError, "observation .*step 2"),
         (lambda r, o: (r, np.where(np.arange(7)[:, None] == 6, np.nan, o)), EpisodeError, "observation .*step 6"),
+        (
+            lambda r, o: (np.where(np.arange(6) == 4, -1e160, r), o),
+            EpisodeError,
+            "reward of -1e.160, .*step 4",
+        ),
+        (lambda r, o: (np.full(6, 1e308), o), EpisodeError, "reward of 1e.308, too large.*step 0"),
+        (
+            lambda r, o: (r, np.where(np.arange(7)[:, None] == 2, 1e160, o)),
+            EpisodeError,
+            "observation of 1e.160.*step 2",
+        ),
         (lambda r, o: (r[:3], o[:3]), UsageError, "ended after 3 of 6 steps: say terminated=True"),
     ],
 )
@@ -433,6 +477,11 @@ def test_an_episode_is_told_once(tmp_path) -> None:
         run.tell(first, **perform(first))
     assert told_files(tmp_path) == set()
     assert finish(run).policy.sha256 == finish(ask_tell(algorithm=offrank.ARS)).policy.sha256
+
+
+def test_only_an_episode_that_was_asked_for_is_told() -> None:
+    with pytest.raises(UsageError, match="episode = 'abc': give one of the episodes that ask returned"):
+        ask_tell().tell("abc", [0.0] * HORIZON, np.zeros((HORIZON, 2)))  # type: ignore[arg-type]
 
 
 def test_an_episode_of_another_run_is_refused(tmp_path) -> None:
@@ -462,6 +511,14 @@ def test_an_episode_of_another_run_is_refused(tmp_path) -> None:
         ({"N": 4}, "'n_directions'"),
         ({"n_top": 9}, "b <= N"),
         ({"algorithm": "op-ars"}, "give the class"),
+        ({"obs_dim": "a"}, "obs_dim = 'a': must be a whole number"),
+        ({"obs_dim": 2.7}, r"obs_dim = 2\.7: must be a whole number"),
+        ({"horizon": None}, "horizon = None: must be a whole number"),
+        ({"horizon": 10**20}, "horizon = 1.*: must be at most"),
+        ({"seed": 1.5}, r"seed = 1\.5: must be a whole number"),
+        ({"journal": 5}, "journal = 5: must be a path"),
+        ({"threshold": "high"}, "threshold = 'high': must be a number"),
+        ({"low": 1j, "high": 2}, "low are not an array of numbers: they are of type complex128"),
     ],
     ids=lambda value: str(value)[:30],
 )

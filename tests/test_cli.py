@@ -21,7 +21,7 @@ import pytest
 import offrank as offrank_package
 from offrank.cli import VERBS, build_parser, main
 from offrank.core.errors import FileFormatError
-from offrank.core.files import load_arrays
+from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role, episode_seeds
 from offrank.core.normalizer import Whitening
 from offrank.policies import make_policy
@@ -149,6 +149,13 @@ def flip(path: Path, position: int) -> None:
         (["train", "toy_envs:Pont-v0"], ["unknown task 'toy_envs:Pont-v0'", "did you mean", "Point-v0"]),
         (["train", "Swimmer-v3", "--algo", "op_ars"], ["unknown algorithm 'op_ars'", "did you mean 'op-ars'"]),
         (["train", "Swimmer-v3", "--algo", "op-ars,sac"], ["unknown algorithm 'sac'", "one of ars"]),
+        (["train", "Swimmer-v3", "--algo", ""], ["unknown algorithm ''", "one of ars"]),
+        (["train", "Swimmer-v3", "--ranker", ""], ["unknown ranker ''", "one of on-policy"]),
+        (["train", "Swimmer-v3", "--horizon", "99999999999999999999"], ["horizon = 1", "at most 100,000,000"]),
+        (["train", "Swimmer-v3", "--set", "bandwidth=1e-300"], ["bandwidth = 1e-300", "from 1e-100"]),
+        (["train", "Swimmer-v3", "--set", "step_size=1e300"], ["step_size = 1e+300", "to 1e+100"]),
+        (["train", "Swimmer-v3", "--set", "noise_std=1e300"], ["noise_std = 1e+300", "to 1e+100"]),
+        (["train", "toy_envs:NoObservationSpace-v0"], ["NoObservationSpace has no observation_space"]),
         (["train", "Swimmer-v3", "--ranker", "kernl"], ["unknown ranker 'kernl'", "did you mean 'kernel'"]),
         (["train", "Swimmer-v3", "--engine", "mujco"], ["unknown engine 'mujco'", "did you mean 'mujoco'"]),
         (["train", "Pendulum-v1", "--engine", "mujoco"], ["not 'Pendulum-v1'", "--engine gymnasium"]),
@@ -293,9 +300,32 @@ def test_a_rezipped_checkpoint_with_one_changed_number_is_refused(offrank, array
     offrank("evaluate", "run/checkpoint.npz").complains("run/checkpoint.npz", "altered")
 
 
-def test_a_flipped_bit_anywhere_in_a_policy_file_is_refused_or_changes_nothing(offrank) -> None:
+@pytest.mark.parametrize("name", ["state.counters", "state.normalizer_m2", "evaluations", "best_at", "config"])
+def test_a_checkpoint_that_lacks_something_is_refused(offrank, name) -> None:
+    offrank(*POINT, "--out", "run")
+    path = Path("run/checkpoint.npz")
+    _, arrays, meta = load_arrays(path, "run")
+    arrays.pop(name, None)
+    meta.pop(name, None)
+    save_arrays(path, "run", arrays, meta)
+    offrank(*POINT, "--out", "run", "--resume").complains(
+        "run/checkpoint.npz is not a whole checkpoint", name.removeprefix("state.")
+    )
+
+
+def test_a_flipped_bit_anywhere_in_a_policy_file_is_refused(offrank) -> None:
     offrank(*POINT, "--out", "run")
     source, target = Path("run/final.offrank"), Path("flipped.offrank")
+    content = source.read_bytes()
+    for position in range(len(content)):
+        target.write_bytes(content)
+        flip(target, position)
+        with pytest.raises(FileFormatError):
+            load_arrays(target, "policy")
+
+
+def test_a_flipped_bit_in_a_file_of_an_earlier_version_is_refused_or_changes_nothing(tmp_path) -> None:
+    source, target = Path(__file__).parent / "policies" / "Swimmer-v3-trained.offrank", tmp_path / "flipped.offrank"
     _, arrays, meta = load_arrays(source, "policy")
     content, refused = source.read_bytes(), 0
     for position in range(len(content)):
@@ -393,7 +423,7 @@ def test_resume_refuses_metrics_that_lost_lines(offrank) -> None:
     ("task", "parts"),
     [
         ("Nan-v0", ["non-finite reward (nan)", "episode seed", "step 5"]),
-        ("Raise-v0", ["ZeroDivisionError: the toy broke", "episode seed", "step 3"]),
+        ("Raise-v0", ["ZeroDivisionError: the toy broke on purpose (episode seed", "step 3"]),
     ],
 )
 def test_a_failing_environment_is_one_line_and_status_1(offrank, task, parts) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import offrank
+import toy_envs
 from offrank.core.errors import UsageError
 
 SHORT: dict[str, Any] = {"iterations": 2, "eval_every": 1, "eval_episodes": 2}
@@ -92,9 +93,16 @@ def test_a_fleet_says_what_is_wrong_with_its_runs(given: dict[str, Any], line: s
         offrank.Fleet("LQR", "ars", **given)
 
 
+def test_a_fleet_takes_a_name_not_an_environment() -> None:
+    with pytest.raises(UsageError, match="a fleet takes a task's name or a Gymnasium id"):
+        offrank.Fleet(toy_envs.Point)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [
+        ({"iterations": 1, "out": 5}, "out = 5: must be a path"),
+        ({"iterations": 1, "threshold": "high"}, "threshold = 'high': must be a number"),
         ({"iterations": 2, "side_by_side": 0}, "side_by_side = 0: must be at least 1"),
         ({"iterations": 1.5}, "iterations = 1.5: must be a whole number"),
         ({"total_steps": "3M"}, "steps = '3M': must be a whole number"),

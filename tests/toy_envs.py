@@ -70,6 +70,22 @@ class Choice(Point):
         return np.array([int(action) - self.start - 1.0, 0.0])
 
 
+class NoObservationSpace(Point):
+    """Its author forgot the observation space."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.observation_space
+
+
+class ComplexReward(Point):
+    """Its rewards are no real numbers."""
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward + 1j, *rest
+
+
 class WordAction(Point):
     """Its action is a text, which policies cannot produce."""
 
@@ -101,6 +117,49 @@ class Nan(Point):
             else:
                 reward = float("nan")
         return observation, reward, terminated, truncated, info
+
+
+class Glitch(Point):
+    """A huge number at step `at` (counted from 0): the reward, or the observation that the step leads to."""
+
+    def __init__(self, at: int = 5, value: float = 1e160, observation: bool = False):
+        super().__init__()
+        self.at, self.value, self.in_observation = at, value, observation
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        if self.t == self.at + 1:
+            if self.in_observation:
+                observation = np.full_like(observation, self.value)
+            else:
+                reward = self.value
+        return observation, reward, *rest
+
+
+class WrongShape(Point):
+    """Its observation has `size` numbers, and its space two, from step `at` on."""
+
+    def __init__(self, size: int = 3, at: int = 0):
+        super().__init__()
+        self.size, self.at = size, at
+
+    def observation(self) -> np.ndarray:
+        return np.ones(self.size) if self.t >= self.at else super().observation()
+
+
+class OldReset(Point):
+    """Its reset returns the observation alone."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        return super().reset(seed=seed)[0]
+
+
+class OldStep(Point):
+    """Its step returns four values."""
+
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
 
 
 class Raise(Point):
@@ -188,9 +247,12 @@ ENVIRONMENTS = {
     "Point-v0": Point,
     "DictPoint-v0": DictPoint,
     "Choice-v0": Choice,
+    "NoObservationSpace-v0": NoObservationSpace,
+    "ComplexReward-v0": ComplexReward,
     "WordAction-v0": WordAction,
     "SequenceObservation-v0": SequenceObservation,
     "Nan-v0": Nan,
+    "Glitch-v0": Glitch,
     "Raise-v0": Raise,
     "Crash-v0": Crash,
     "CrashAt-v0": CrashAt,

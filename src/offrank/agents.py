@@ -13,10 +13,11 @@ import gymnasium as gym
 from numpy.typing import ArrayLike
 
 from offrank.core.arrays import FloatArray, IntArray
+from offrank.core.checks import check_path
 from offrank.core.errors import UsageError
 from offrank.display.plots import plot_runs
 from offrank.display.progress import drive_shown
-from offrank.engines import Cluster, Engine, Gpu, make_engine, on_cluster, on_ray
+from offrank.engines import Cluster, Engine, Gpu, check_pool, make_engine, on_cluster, on_ray
 from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig, as_stored, clipping, configure, evaluation_given, resolve
 from offrank.runs.evaluation import check_sizes, evaluate_policy
@@ -70,6 +71,7 @@ class Agent:
         horizon: int | None = None,
         **hyperparameters: Any,
     ):
+        check_pool(threads, workers, gpu, cluster)
         task = env if isinstance(env, str) else _name_of(env)
         known, init = task if isinstance(env, str) else None, initial_policy(init)
         recipe = resolve(known, self.algo, ranker, hyperparameters, policy, init)
@@ -138,6 +140,8 @@ class Agent:
             Interrupted: by Ctrl-C or SIGTERM; the agent and `out` are in the state after the last whole iteration.
             OffrankError: an episode failed, or a file cannot be written.
         """
+        if callback is not None and not callable(callback):
+            raise UsageError(f"callback = {callback!r}: must be a function of (run, record)")
         if self._run is None:
             raise UsageError("this agent was loaded from a policy file: load the run folder or checkpoint to train it")
         run, engine = self._run, self.engine
@@ -151,8 +155,7 @@ class Agent:
         config = replace(run.config, **given, **limits)
         if total_steps is None and iterations is None and (threshold is None or not config.evaluates):
             raise UsageError("say when to stop: total_steps, iterations, or threshold with evaluations")
-        if out is not None and Path(out) != run.folder:
-            folder = Path(out)
+        if out is not None and (folder := check_path("out", out)) != run.folder:
             if holds_run(folder) and not resume:
                 raise UsageError(
                     f"{folder} already holds a run: pass resume=True to continue it, or choose another out"
@@ -195,10 +198,11 @@ class Agent:
 
     def save(self, path: str | Path) -> None:
         """Write the agent to one file. After `offrank.load`, training continues to the same bits."""
+        path = check_path("path", path)
         if self._run is None:
-            self.policy.save(Path(path), {"config": self._config.to_json(), "evaluation": None})
+            self.policy.save(path, {"config": self._config.to_json(), "evaluation": None})
         else:
-            self._run.save(Path(path))
+            self._run.save(path)
 
     def close(self) -> None:
         """Release the engine's threads, processes and memory."""
@@ -333,7 +337,8 @@ def load(
     Raises:
         UsageError: there is no such file, it is damaged, or it needs `env`.
     """
-    path = Path(path)
+    check_pool(threads, workers, gpu, cluster)
+    path = check_path("path", path)
     saved = Saved.read(path / CHECKPOINT) if (path / CHECKPOINT).is_file() else Saved.find(path)
     kind = AGENTS.get(saved.config.algo, Agent)
     agent = kind.__new__(kind)

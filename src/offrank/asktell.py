@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike
 
 from offrank.agents import Agent
 from offrank.core.arrays import FloatArray
-from offrank.core.errors import FileFormatError, UsageError
+from offrank.core.checks import check_path, check_whole
+from offrank.core.errors import EpisodeError, FileFormatError, UsageError
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role
 from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory, check_finite
@@ -90,12 +91,11 @@ class AskTell:
     ):
         if not (isinstance(algorithm, type) and issubclass(algorithm, Agent)):
             raise UsageError(f"algorithm = {algorithm!r}: give the class, such as offrank.OPARS or offrank.ARS")
-        obs_dim, act_dim, horizon, seed = int(obs_dim), int(act_dim), int(horizon), int(seed)
-        if obs_dim < 1 or act_dim < 1:
-            raise UsageError(f"obs_dim = {obs_dim}, act_dim = {act_dim}: both must be at least 1")
+        obs_dim, act_dim = check_whole("obs_dim", obs_dim, 1), check_whole("act_dim", act_dim, 1)
+        horizon, seed = check_whole("horizon", horizon, 1), check_whole("seed", seed)
         low, high = _bounds(low, high, act_dim)
         space = Space(obs_dim, act_dim, horizon, discrete, low=low, high=high)
-        self._journal = None if journal is None else Path(journal)
+        self._journal = None if journal is None else check_path("journal", journal)
         init = initial_policy(init)
         recipe = resolve(None, algorithm.algo, ranker, hyperparameters, policy, init)
         evaluation = evaluation_given(
@@ -187,7 +187,7 @@ class AskTell:
 
         Raises:
             UsageError: it was not asked for, was told before, or the arrays do not fit.
-            EpisodeError: a reward or an observation is not finite.
+            EpisodeError: a reward or an observation is not finite, or beyond 1e100.
         """
         self._check_asked(episode)
         trajectory = self._checked(episode, rewards, observations, terminated, truncated)
@@ -256,14 +256,25 @@ class AskTell:
             known = [id for id in self._pending if self._file(id).is_file()]
             for id in known:
                 try:
-                    _, arrays, meta = load_arrays(self._file(id), "episode")
+                    self._store(id, self._read_told(self._pending[id]))
                 except FileFormatError as error:
                     raise FileFormatError(f"{error}; delete it to be asked for that episode again") from error
-                last = arrays.get("last_observation")
-                self._store(id, Trajectory(arrays["observations"], arrays["rewards"], meta["terminated"], last))
             if len(known) < len(self._pending):
                 return
             self._advance_if_complete()
+
+    def _read_told(self, episode: EpisodeToRun) -> Trajectory:
+        """An episode of the journal, checked as when it was told."""
+        path = self._file(episode.id)
+        _, arrays, meta = load_arrays(path, "episode")
+        try:
+            observations, terminated = arrays["observations"], meta["terminated"]
+            if "last_observation" in arrays:
+                observations = np.concatenate([observations, arrays["last_observation"][None]])
+            return self._checked(episode, arrays["rewards"], observations, terminated, truncated=True)
+        except (KeyError, ValueError, EpisodeError) as error:
+            what = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise FileFormatError(f"{path} is not an episode of this run: {what}") from error
 
     def _delete_used(self, used: list[str]) -> None:
         """Delete the files of episodes whose results are in a checkpoint.
@@ -282,6 +293,8 @@ class AskTell:
     # --- checks
 
     def _check_asked(self, episode: EpisodeToRun) -> None:
+        if not isinstance(episode, EpisodeToRun):
+            raise UsageError(f"episode = {episode!r}: give one of the episodes that ask returned")
         if episode.id not in self._pending:
             raise UsageError(f"episode {episode.id} is not being asked for: it was told before, or is of another run")
         if episode.id in self._told:
@@ -309,7 +322,10 @@ class AskTell:
 
 def _numbers(name: str, values: ArrayLike) -> FloatArray:
     try:
-        return np.array(values, dtype=np.float64)
+        given = np.asarray(values)
+        if given.dtype.kind not in "biufO":
+            raise TypeError(f"they are of type {given.dtype}")
+        return np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} are not an array of numbers: {error}") from error
 

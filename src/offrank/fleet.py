@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offrank.algorithms.learning.device import check_lessons
+from offrank.core.checks import check_path, check_whole
 from offrank.core.errors import UsageError
 from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
@@ -66,6 +67,10 @@ class Fleet:
         horizon: int | None = None,
         **hyperparameters: Any,
     ):
+        if not isinstance(task, str):
+            raise UsageError(
+                f"task = {task!r}: a fleet takes a task's name or a Gymnasium id; for an environment use an agent"
+            )
         if not isinstance(seeds, Iterable):
             raise UsageError(f"seeds = {seeds!r}: must be a list of numbers, such as range(8)")
         algos, seeds, grid = [algos] if isinstance(algos, str) else list(algos), list(seeds), dict(grid or {})
@@ -146,8 +151,9 @@ class Fleet:
         """
         if total_steps is None and iterations is None:
             raise UsageError("say when to stop: total_steps or iterations")
-        if side_by_side is not None and side_by_side < 1:
-            raise UsageError(f"side_by_side = {side_by_side}: must be at least 1, or None for all")
+        if side_by_side is not None:
+            check_whole("side_by_side", side_by_side, 1)
+        root = None if out is None else check_path("out", out)
         limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations}
         given = evaluation_given(
             eval_every=eval_every,
@@ -159,7 +165,7 @@ class Fleet:
         def open_one(name: str, config: RunConfig) -> Run:
             goal = threshold if threshold is not None else task_default(config.task, "threshold")
             wanted = replace(config, **given, **limits, threshold=goal)
-            folder = None if out is None else Path(out) / name
+            folder = None if root is None else root / name
             if folder is not None and resume:
                 stored = stored_config(folder, config.task, {}, given)  # raises if it holds another run
                 wanted = wanted if stored is None else replace(wanted, **stored.evaluation)

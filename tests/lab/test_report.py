@@ -381,6 +381,8 @@ def test_a_run_whose_evaluations_were_not_stored_is_in_the_table(tmp_path: Path)
         (["damaged"], "table1.json is damaged: it is not JSON"),
         (["strange"], "not a record of offrank rank-quality"),
         (["infinite"], "not finite"),
+        (["other"], "sensitivity.json is not of the study sensitivity: the row of"),
+        (["timeless"], "has no wall_s; rename it or leave it out"),
         (["good", "--out", "page.pdf"], "page.pdf: the name of a page must end in .html"),
         (["good", "--rank-quality", "empty"], "empty holds no rank-quality.json"),
         (["good", "--rank-quality", "nowhere"], "there is no nowhere"),
@@ -388,11 +390,13 @@ def test_a_run_whose_evaluations_were_not_stored_is_in_the_table(tmp_path: Path)
 )
 def test_a_usage_error_is_one_line(words, said, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("empty", "damaged", "strange", "good", "infinite"):
+    for name in ("empty", "damaged", "strange", "good", "infinite", "other", "timeless"):
         Path(name).mkdir()
     Path("notes.txt").write_text("x")
     Path("damaged/table1.json").write_text("[{")
     write_json(Path("strange/rank-quality.json"), {"task": "x", "checkpoints": [{}]})
+    write_rows(Path("other/sensitivity.json"), [row(0, None) | {"hyperparameters": {}}])
+    write_rows(Path("timeless/walltime.json"), [{k: v for k, v in row(0, None).items() if k != "wall_s"}])
     write_rows(Path("good/table1.json"), [row(0, None)])
     write_rows(Path("infinite/table1.json"), [row(0, None) | {"evaluations": [[10, 40_000, float("nan"), 1.0]]}])
     assert main(["report", *words]) == 2

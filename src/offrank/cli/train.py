@@ -119,7 +119,7 @@ def add_parser(verbs: Any) -> None:
 def train(args: argparse.Namespace) -> int:
     if args.seed is not None and args.seeds is not None:
         raise UsageError("give --seed or --seeds, not both")
-    algos = list(dict.fromkeys((args.algo or "op-ars").split(",")))
+    algos = list(dict.fromkeys(("op-ars" if args.algo is None else args.algo).split(",")))
     several = args.seeds is not None or len(algos) > 1
     numbers = args.seeds if args.seeds is not None else [args.seed or 0]
     task = native_name(args.task) or args.task

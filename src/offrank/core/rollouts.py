@@ -9,6 +9,7 @@ import numpy as np
 
 from offrank.core.arrays import FloatArray, IntArray
 from offrank.core.candidates import Candidates
+from offrank.core.checks import LARGEST
 from offrank.core.errors import EpisodeError
 from offrank.core.normalizer import Moments, Whitening
 from offrank.core.policy import Policy
@@ -125,10 +126,15 @@ def check_finite(observations: FloatArray, rewards: FloatArray, seed: int) -> No
     """Check observations (T, n) and rewards (T,) of an episode.
 
     Raises:
-        EpisodeError: one is not finite; it names the first such step.
+        EpisodeError: one is not finite, or too large to learn from; it names the first such step.
     """
     for name, values in (("reward", rewards[:, None]), ("observation", observations)):
         bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
         if len(bad):
             value = values[bad[0]][~np.isfinite(values[bad[0]])][0]
             raise EpisodeError(f"non-finite {name} ({value})", seed, int(bad[0]))
+        bad = np.flatnonzero((np.abs(values) > LARGEST).any(axis=1))
+        if len(bad):
+            value = values[bad[0]][np.argmax(np.abs(values[bad[0]]))]
+            what = f"{name} of {value:g}, too large to learn from (at most {LARGEST:g})"
+            raise EpisodeError(what, seed, int(bad[0]))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from offrank.core.checks import check_kind, check_whole
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.engines.base import Engine
 from offrank.engines.native.compiled import is_built
@@ -19,6 +20,7 @@ NOT_BUILT = "the mujoco engine's compiled part was not built: install a C compil
 LOCAL = ("auto", "mujoco", "gymnasium", "warp", "numpy")
 RAY = "ray"
 ENGINES = (*LOCAL, RAY)
+MAX_WORKERS = 100_000  # threads or processes
 
 
 def native_name(task: str) -> str | None:
@@ -29,7 +31,7 @@ def native_name(task: str) -> str | None:
 
 def on_cluster(engine: str) -> bool:
     """Whether an engine's name asks for a cluster: `ray`, or `ray:gymnasium`."""
-    return engine.partition(":")[0] == RAY
+    return str(engine).partition(":")[0] == RAY
 
 
 def resolve_engine(task: str, engine: str) -> str:
@@ -41,12 +43,14 @@ def resolve_engine(task: str, engine: str) -> str:
     Raises:
         UsageError: there is no such engine, or it cannot run the task.
     """
+    if not isinstance(task, str):
+        raise UsageError(f"task = {task!r}: must be a name, such as 'Hopper-v3' or a Gymnasium id")
     if on_cluster(engine):
         engine = engine.partition(":")[2] or "auto"
         if engine not in ("auto", "mujoco", "gymnasium", "numpy"):
             raise UsageError(f"unknown engine 'ray:{engine}': workers hold mujoco, gymnasium or numpy")
     if engine not in LOCAL:
-        raise UsageError(f"unknown engine {engine!r}: one of {', '.join(ENGINES)}{did_you_mean(engine, ENGINES)}")
+        raise UsageError(f"unknown engine {engine!r}: one of {', '.join(ENGINES)}{did_you_mean(str(engine), ENGINES)}")
     native = native_name(task)
     if engine == "auto" and native == LQR.name:
         return "numpy"
@@ -85,9 +89,9 @@ def make_engine(
         gpu: device and settings of the warp engine.
         cluster: run the episodes on this cluster; by default one is used only if the engine is ray.
     """
-    for name, value in (("threads", threads), ("workers", workers)):
-        if value is not None and value < 0:
-            raise UsageError(f"{name} = {value}: must not be negative")
+    check_pool(threads, workers, gpu, cluster)
+    if env_args is not None and not isinstance(env_args, dict):
+        raise UsageError(f"env_args = {env_args!r}: must be a dict of the environment's arguments by name")
     native = native_name(task)
     if cluster is None and on_cluster(engine):
         cluster = Cluster()
@@ -122,6 +126,15 @@ def make_engine(
     return GymnasiumEngine(factory, workers, clip)
 
 
+def check_pool(threads: int, workers: int | None, gpu: Gpu | None, cluster: Cluster | None) -> None:
+    """Raise UsageError unless these are of the types that `make_engine` takes."""
+    check_whole("threads", threads, most=MAX_WORKERS)
+    if workers is not None:
+        check_whole("workers", workers, most=MAX_WORKERS)
+    check_kind("gpu", gpu, Gpu, "Gpu(device='cuda:0')")
+    check_kind("cluster", cluster, Cluster, "Cluster(address='auto')")
+
+
 def on_ray(make: Callable[[], Engine], cluster: Cluster, workers: int | None, slots: int = 1) -> Engine:
     """An engine on a cluster. Each worker has an engine made by `make` and runs `slots` episodes at a time."""
     from offrank.engines.ray.engine import RayEngine
@@ -143,6 +156,7 @@ __all__ = [
     "Cluster",
     "Engine",
     "Gpu",
+    "check_pool",
     "is_built",
     "make_engine",
     "native_name",

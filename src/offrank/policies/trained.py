@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ class TrainedPolicy:
                 int(arrays["policy.first"]),
                 arrays.get("policy.low"),
                 arrays.get("policy.high"),
-                tuple(arrays["policy.shape"].tolist()) if "policy.shape" in arrays else None,
+                tuple(int(size) for size in arrays["policy.shape"]) if "policy.shape" in arrays else None,
                 str(arrays["policy.dtype"].dtype),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -128,7 +129,9 @@ class TrainedPolicy:
             if values.shape != (size,) or values.dtype != np.float64:
                 given = f"{name} of shape {values.shape} and type {values.dtype}"
                 raise FileFormatError(f"{given}: a policy {self.kind.name} needs {size} float64 numbers")
-        if not (np.isfinite(self.theta).all() and np.isfinite(self.whitening.scale).all()):
+        if self.shape is not None and math.prod(self.shape) != p:
+            raise FileFormatError(f"actions of shape {self.shape}: the policy has {p} outputs")
+        if not all(np.isfinite(values).all() for values in (self.theta, self.whitening.mean, self.whitening.scale)):
             raise FileFormatError("a parameter of the policy is not finite")
 
     def save(self, path: Path, meta: Mapping[str, Any]) -> None:

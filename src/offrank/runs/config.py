@@ -6,12 +6,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from numbers import Real
 from typing import Any, get_type_hints
 
 from offrank.algorithms import ALGORITHMS
 from offrank.algorithms.base import Algorithm, Episodes
 from offrank.algorithms.rankers import MemberRanker, Ranker
+from offrank.core.checks import check_whole, is_number
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.core.space import Space
 from offrank.engines import native_name, resolve_engine
@@ -35,6 +35,12 @@ SYMBOLS = {
 
 GIVEN = "given"
 EVALUATION = ("eval_every", "eval_steps", "eval_episodes", "confirm_episodes")  # settings of evaluations
+LEFT_OUT = ("steps", "iterations", "eval_steps")  # whole numbers that may be None
+FROM_ZERO = ("seed", "eval_every", "confirm_episodes")  # those that may be 0; the others are at least 1
+STORED: dict[str, type] = dict.fromkeys(("task", "algo", "ranker", "engine", "policy"), str) | dict.fromkeys(
+    ("hyperparameters", "sources", "env_args"), dict
+)  # types of what is read from a file
+MAX_HORIZON = 100_000_000  # buffers for a whole episode are allocated before it begins
 EVAL_EVERY = 10  # iterations between evaluations, unless something else is given or suggested
 
 
@@ -122,9 +128,10 @@ def resolve(
     usual = entry.policy if init is None else init.kind.name
     policy = canonical(usual if policy is None else policy)
     preset = lookup(task, "ranker", algo)
-    ranker = ranker or (preset.value if preset else entry.ranker)
+    if ranker is None:
+        ranker = preset.value if preset else entry.ranker
     if ranker not in entry.rankers:
-        accepted = ", ".join(entry.rankers) + did_you_mean(ranker, entry.rankers)
+        accepted = ", ".join(entry.rankers) + did_you_mean(str(ranker), entry.rankers)
         raise UsageError(f"unknown ranker {ranker!r} of {algo}: one of {accepted}")
     overrides = dict(overrides or {})
     own, kind = entry.settings.name, entry.rankers[ranker]
@@ -220,15 +227,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for name in ("seed", "horizon", "steps", "iterations", *EVALUATION):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, Real) or value != value // 1):
-                raise UsageError(f"{name} = {value!r}: must be a whole number")
-        for name in ("horizon", "steps", "iterations", "eval_steps", "eval_episodes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} = {value}: must be at least 1")
-        if self.eval_every < 0:
-            raise UsageError(f"eval_every = {self.eval_every}: must not be negative (0 for no evaluation)")
+            if (value := getattr(self, name)) is not None or name not in LEFT_OUT:
+                check_whole(name, value, 0 if name in FROM_ZERO else 1, MAX_HORIZON if name == "horizon" else 2**63 - 1)
         if self.eval_steps is not None and self.eval_every != EVAL_EVERY:
             raise UsageError("give eval_every or eval_steps, not both")
         if self.confirm_episodes != 0 and self.confirm_episodes <= self.eval_episodes:
@@ -236,10 +236,8 @@ class RunConfig:
                 f"confirm_episodes = {self.confirm_episodes}: must be more than eval_episodes = {self.eval_episodes}, "
                 "or 0 for no second evaluation"
             )
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed = {self.seed}: must be in [0, 2^63)")
-        if self.threshold is not None and not math.isfinite(self.threshold):
-            raise UsageError(f"threshold = {self.threshold}: must be a number or none")
+        if self.threshold is not None and not (is_number(self.threshold) and math.isfinite(self.threshold)):
+            raise UsageError(f"threshold = {self.threshold!r}: must be a number or none")
 
     @property
     def recipe(self) -> Recipe:
@@ -278,6 +276,8 @@ class RunConfig:
         try:
             if needed <= set(data) <= known:
                 config = RunConfig(**data)
+                if not all(isinstance(getattr(config, name), kind) for name, kind in STORED.items()):
+                    raise TypeError
                 kept = {k: v for k, v in config.hyperparameters.items() if k not in REMOVED or v != REMOVED[k]}
                 return replace(config, hyperparameters=_defaults(config.algo, config.ranker) | kept)
         except (KeyError, TypeError, AttributeError):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from offrank.core.candidates import Around
+from offrank.core.checks import check_whole
 from offrank.core.errors import UsageError
 from offrank.core.noise import Role, episode_seeds
 from offrank.core.rollouts import Request
@@ -24,11 +25,10 @@ def evaluate_policy(
         A dict of mean and std of the returns; returns and lengths, lists with one entry per episode; and seed.
 
     Raises:
-        UsageError: the policy does not fit the environment.
+        UsageError: the policy does not fit the environment, or a number is invalid.
         EpisodeError: an episode failed.
     """
-    if episodes < 1:
-        raise UsageError(f"episodes = {episodes}: must be at least 1")
+    episodes, seed = check_whole("episodes", episodes, 1), check_whole("seed", seed)
     check_sizes(policy, engine.space)
     index = np.arange(episodes)
     rollouts = engine.run(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offrank.core.arrays import Memory, part
-from offrank.core.errors import UsageError
+from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import FORMAT, save_arrays, write_json
 from offrank.core.space import Space
 from offrank.core.state import State
@@ -164,6 +164,16 @@ class Record:
         """
         arrays, meta = load_in_segments(path, "run")
         check_format(path, meta)
+        try:
+            self._take_over(path, arrays, meta)
+        except UsageError:
+            raise
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            what = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise FileFormatError(f"{path} is not a whole checkpoint: {what}") from error
+
+    def _take_over(self, path: Path, arrays: Memory, meta: Mapping[str, Any]) -> None:
+        """Set everything from the content of a checkpoint."""
         theirs, ours = RunConfig.from_json(meta["config"]).identity, self.config.identity
         for name, mine in ours.items():
             if theirs[name] != mine:
@@ -180,7 +190,7 @@ class Record:
         self.evaluation_steps = meta["evaluation_steps"]
         self._wall_before, self._clock = meta["wall_s"], time.perf_counter()
         self._metrics_size = meta["metrics_size"]
-        self._segments = segments_of(meta)
+        self._segments = segments_of(path, meta)
 
 
 def check_format(path: Path, meta: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ class Saved:
         """Read a policy file or a checkpoint."""
         kind, arrays, meta = load_arrays(path, "policy", "run")
         try:
-            config = RunConfig.from_json(meta["config"])
+            config = RunConfig.from_json(meta.get("config", {}))
         except UsageError as error:
             raise FileFormatError(f"{path}: {error}") from error
         try:

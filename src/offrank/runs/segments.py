@@ -9,6 +9,7 @@ The file of the checkpoint holds everything else, so a policy is read without an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -85,9 +86,24 @@ def load_in_segments(path: Path, *kinds: str) -> tuple[Memory, dict[str, Any]]:
                 raise
 
 
-def segments_of(meta: Mapping[str, Any]) -> Segments:
-    """The segments that a checkpoint names in its metadata."""
-    return {table: [Segment(**s) for s in segments] for table, segments in meta.get("segments", {}).items()}
+def segments_of(path: Path, meta: Mapping[str, Any]) -> Segments:
+    """The segments that a checkpoint names in its metadata.
+
+    Raises:
+        FileFormatError: they are not consecutive, or fewer than the rows of their table.
+    """
+    try:
+        named = {table: [Segment(**s) for s in segments] for table, segments in meta.get("segments", {}).items()}
+        for table, segments in named.items():
+            ends = [segments[0].first, *(segment.end for segment in segments)] if segments else [0]
+            consecutive = all(segment.first == end for segment, end in zip(segments, ends, strict=False))
+            if not (consecutive and 0 <= meta["rows"][table] <= ends[-1] - ends[0] <= ROWS * len(segments)):
+                raise ValueError(table)
+            if any(Path(segment.name).name != segment.name for segment in segments):
+                raise ValueError(table)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileFormatError(f"{path} does not name its segments as it should") from error
+    return named
 
 
 def _columns(arrays: Memory, table: str) -> Memory:
@@ -118,7 +134,7 @@ def _write_rows(
 
 def _with_rows(path: Path, arrays: Memory, meta: Mapping[str, Any]) -> Memory:
     """The arrays of a checkpoint, with the rows of its segments."""
-    for table, segments in segments_of(meta).items():
+    for table, segments in segments_of(path, meta).items():
         columns = _read_rows(path, segments, _columns(arrays, table), meta["rows"][table])
         arrays = arrays | prefixed(table, columns)
     return arrays
@@ -126,14 +142,22 @@ def _with_rows(path: Path, arrays: Memory, meta: Mapping[str, Any]) -> Memory:
 
 def _read_rows(path: Path, segments: list[Segment], empty: Memory, rows: int) -> Memory:
     """The last rows of a table, whose arrays without rows are given."""
-    columns: Memory = {name: np.empty((rows, *like.shape[1:]), dtype=like.dtype) for name, like in empty.items()}
-    oldest = segments[-1].end - rows if segments else 0
-    for segment in segments:
-        file = path.parent / REPLAY / segment.name
+    files = [path.parent / REPLAY / segment.name for segment in segments]
+    for file in files:
         if not file.is_file():
             raise FileFormatError(f"{file} is missing: {path} has rows in it")
+    needed = rows * sum(like.itemsize * math.prod(like.shape[1:]) for like in empty.values())
+    if needed > sum(file.stat().st_size for file in set(files)):  # before anything is allocated
+        raise FileFormatError(f"{path} names {rows:,} rows, and its segments do not have as many")
+    columns: Memory = {name: np.empty((rows, *like.shape[1:]), dtype=like.dtype) for name, like in empty.items()}
+    oldest = segments[-1].end - rows if segments else 0
+    for segment, file in zip(segments, files, strict=True):
         _, piece, _ = load_arrays(file, "segment")
-        if digest(piece).hex() != segment.sha256:
+        whole = piece.keys() == columns.keys() and all(
+            (column.shape, column.dtype) == ((segment.rows, *empty[name].shape[1:]), empty[name].dtype)
+            for name, column in piece.items()
+        )
+        if digest(piece).hex() != segment.sha256 or not whole:
             raise FileFormatError(f"{file} is not the one that {path} names: its checksum differs")
         skipped = max(0, oldest - segment.first)
         for name, column in columns.items():

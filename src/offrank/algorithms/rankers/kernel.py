@@ -20,6 +20,7 @@ from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers.base import Ranker, Ranking, top
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, Memory
+from offrank.core.checks import check_scale
 from offrank.core.errors import UsageError
 from offrank.core.rollouts import Rollouts
 from offrank.core.work import Asking
@@ -51,8 +52,7 @@ class Kernel(Behaviour):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.bandwidth > 0:
-            raise UsageError(f"bandwidth = {self.bandwidth}: must be positive")
+        check_scale("bandwidth", self.bandwidth)
 
     def rank(self, proposal: Proposal, memory: Memory) -> Asking[Ranking]:
         behaviour = yield from proposal.behave(self.n_behaviour)

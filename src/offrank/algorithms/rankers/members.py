@@ -17,6 +17,7 @@ from offrank.algorithms.rankers.base import top
 from offrank.algorithms.rankers.kernel import rewards_to_come
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, IntArray, Memory
+from offrank.core.checks import check_scale
 from offrank.core.errors import UsageError
 from offrank.core.noise import Purpose, Role, philox
 from offrank.core.work import Asking
@@ -122,8 +123,7 @@ class KernelOfMembers(MemberRanker):
     def __post_init__(self) -> None:
         if self.n_behaviour < 1:
             raise UsageError(f"n_behaviour = {self.n_behaviour}: at least one behaviour rollout is needed")
-        if not self.bandwidth > 0:
-            raise UsageError(f"bandwidth = {self.bandwidth}: must be positive")
+        check_scale("bandwidth", self.bandwidth)
 
     def score(self, generation: Generation) -> Asking[Scored]:
         ran = yield from generation.behave(self.n_behaviour)

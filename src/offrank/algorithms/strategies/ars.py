@@ -16,6 +16,7 @@ from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.strategies.base import Strategy, return_deviation
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, Memory, Metrics
+from offrank.core.checks import check_scale
 from offrank.core.errors import UsageError, did_you_mean
 
 # form: (steps divided by sigma_R, states normalised, only the top b used)
@@ -40,7 +41,7 @@ class ARS(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("positive", lambda value: value > 0, "step_size")
+        check_scale("step_size", self.step_size)
         self._check("in [0, 1)", lambda value: 0 <= value < 1, "momentum")
         if self.form not in FORMS:
             raise UsageError(f"form = {self.form!r}: one of {', '.join(FORMS)}{did_you_mean(self.form, FORMS)}")

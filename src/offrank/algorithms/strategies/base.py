@@ -10,6 +10,7 @@ import numpy as np
 
 from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.core.arrays import FloatArray, Memory, Metrics
+from offrank.core.checks import check_scale
 from offrank.core.errors import UsageError
 
 MAX_DIRECTIONS = 10_000_000  # per iteration: more is probably a typing error, and would take forever
@@ -28,7 +29,7 @@ class Strategy:
     def __post_init__(self) -> None:
         self._check("at least 1", lambda value: value >= 1, "n_directions", "n_top")
         self._check(f"at most {MAX_DIRECTIONS:,}", lambda value: value <= MAX_DIRECTIONS, "n_directions")
-        self._check("positive", lambda value: value > 0, "noise_std")
+        check_scale("noise_std", self.noise_std)
         if self.n_top > self.n_directions:
             raise UsageError(
                 f"n_top = {self.n_top} is more than n_directions = {self.n_directions}: "

@@ -15,6 +15,7 @@ from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.strategies.base import Strategy, return_deviation
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, Memory, Metrics
+from offrank.core.checks import check_scale
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ES(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("positive", lambda value: value > 0, "learning_rate")
+        check_scale("learning_rate", self.learning_rate)
         self._check("not negative", lambda value: value >= 0, "weight_decay")
         self._check("in [0, 1)", lambda value: 0 <= value < 1, "beta1", "beta2")
 

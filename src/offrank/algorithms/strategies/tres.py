@@ -25,6 +25,7 @@ from offrank.algorithms.proposal import Pairs, Proposal
 from offrank.algorithms.strategies.base import Strategy, return_deviation
 from offrank.core.arithmetic import in_threads
 from offrank.core.arrays import FloatArray, Memory, Metrics
+from offrank.core.checks import check_scale
 from offrank.core.errors import OffrankError
 
 CHUNK = 128  # dimensions at a time: they do not interact, and a chunk stays in the CPU's cache for all K epochs
@@ -42,7 +43,8 @@ class TRES(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("positive", lambda value: value > 0, "learning_rate", "clip")
+        check_scale("learning_rate", self.learning_rate)
+        self._check("positive", lambda value: value > 0, "clip")
         self._check("at least 1", lambda value: value >= 1, "epochs")
 
     def update(self, proposal: Proposal, used: Pairs, memory: Memory) -> tuple[FloatArray, Memory, Metrics]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +19,8 @@ from offrank.core.space import Space
 from offrank.tasks import NATIVE
 from offrank.tasks.environment import register
 
+STEP = ("observation", "reward", "terminated", "truncated", "info")
+MAX_LINE = 1000  # characters of an environment's error
 DEFAULT_HORIZON = 1000  # of an environment without a time limit
 
 EnvFactory = Callable[[], "gym.Env[Any, Any]"]
@@ -63,6 +65,10 @@ class EnvRunner:
 
     def __init__(self, env: gym.Env[Any, Any], clip_actions: bool):
         self.env = env
+        for name in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, name, None), gym.Space):
+                own = type(getattr(env, "unwrapped", env)).__name__
+                raise UsageError(f"the environment {own} has no {name}: set it to a gymnasium.Space")
         self._observation_space = observation = env.observation_space
         self._action_space = action = env.action_space
         flat = flatten_space(observation) if observation.is_np_flattenable else None
@@ -85,9 +91,16 @@ class EnvRunner:
             raise UsageError(f"action space {action} is not supported: it must be a Box or Discrete")
 
     def observation(self, raw: Any) -> FloatArray:
-        """An observation as a flat float64 vector."""
-        flat = raw if self._plain else flatten(self._observation_space, raw)
-        return np.asarray(flat, dtype=np.float64).ravel()
+        """An observation as a flat float64 vector (n,).
+
+        Raises:
+            UsageError: it has another size than the observation space says.
+        """
+        flat = np.asarray(raw if self._plain else flatten(self._observation_space, raw), dtype=np.float64)
+        if flat.size != self.space.obs_dim:
+            declared = self._observation_space.shape or (self.space.obs_dim,)
+            raise UsageError(f"an observation of shape {flat.shape}: the observation space has the shape {declared}")
+        return flat.ravel()
 
     def action(self, output: FloatArray) -> Any:
         """The environment's action for a policy's output (p,)."""
@@ -104,26 +117,31 @@ class EnvRunner:
         """Run one episode of a policy.
 
         Raises:
-            EpisodeError: an action, observation or reward is not finite, or the environment raised an error.
+            EpisodeError: an action, observation or reward is not finite or too large, or the environment failed.
         """
-        observations, rewards, terminated = [], [], False
+        observations: list[FloatArray] = []
+        rewards: list[float] = []
+        terminated = False
         step = -1
         try:
-            raw, _ = self.env.reset(seed=seed)
+            raw, _ = _values("reset", self.env.reset(seed=seed), ("observation", "info"))
             observation = self.observation(raw)
             for step in range(horizon):
-                output = policy.act(theta, whitening(observation))
+                with np.errstate(over="ignore", invalid="ignore"):  # reported below, with the step
+                    output = policy.act(theta, whitening(observation))
                 if not np.isfinite(output).all():
-                    check_finite(observation[None], np.zeros(1), seed)
+                    check_finite(np.stack([*observations, observation]), np.array([*rewards, 0.0]), seed)
                     raise EpisodeError("non-finite action", seed, step)
-                raw, reward, terminated, truncated, _ = self.env.step(self.action(output))
+                raw, reward, terminated, truncated, _ = _values("step", self.env.step(self.action(output)), STEP)
                 observations.append(observation)
-                rewards.append(float(reward))
+                rewards.append(_number(reward))
                 observation = self.observation(raw)
                 if terminated or truncated:
                     break
         except EpisodeError:
             raise
+        except UsageError as error:  # what it returned does not fit
+            raise EpisodeError(str(error), seed, max(step, 0)) from error
         except Exception as error:
             raise EpisodeError(f"the environment raised {one_line(error)}", seed, max(step, 0)) from error
         seen, paid = np.stack(observations), np.array(rewards)
@@ -131,7 +149,24 @@ class EnvRunner:
         return Episode.of(Trajectory(seen, paid, bool(terminated), observation), keep)
 
 
+def _number(reward: Any) -> float:
+    try:
+        return float(reward)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"a reward of type {type(reward).__name__}, {reward!r}: it must be a number") from error
+
+
+def _values(method: str, returned: Any, names: Sequence[str]) -> Any:
+    """What `reset` or `step` returned, if it is as many values as Gymnasium's interface has."""
+    if isinstance(returned, tuple) and len(returned) == len(names):
+        return returned
+    given = f"{len(returned)} values" if isinstance(returned, tuple) else f"one value ({type(returned).__name__})"
+    raise UsageError(f"the environment's {method} returned {given}: it must return ({', '.join(names)})")
+
+
 def one_line(error: BaseException) -> str:
-    """An exception as one line: its type and the first line of its message."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    """An exception as one line: its type, and its message with the lines joined; of a long one, beginning and end."""
+    text = " ".join(str(error).split())
+    if len(text) > MAX_LINE:
+        text = f"{text[: MAX_LINE // 2]} ... {text[-MAX_LINE // 2 :]}"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

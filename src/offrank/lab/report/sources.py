@@ -15,6 +15,7 @@ from offrank.runs.folder import CONFIG, RESULT
 
 RECORD = "rank-quality.json"
 APART = ("seeds", "sensitivity", "walltime")  # studies with their own section; the others show the same runs
+SHOWN = {"sensitivity": ("n_behaviour", "bandwidth"), "walltime": ("wall_s",)}  # what rows of these must have
 STEPS, LQR = "steps", "lqr"
 MEASURED = {"algo", "seed", "iteration", "rankers", "noise", "overlap_by_chance"}  # keys of a checkpoint
 
@@ -64,6 +65,7 @@ def find(directory: Path, rank_quality: Sequence[Path] = (), without: Sequence[s
         if path.parent not in inside and (rows := outcomes.rows_of(path)):
             found.files.append(path)
             kind = path.stem if path.stem in APART else STEPS
+            _check_study(path, kind, rows)
             for row in rows:
                 found.rows.setdefault(LQR if "curve" in row else kind, []).append(row)
     known = {outcomes.identity(row) for row in found.every_row}
@@ -81,6 +83,15 @@ def find(directory: Path, rank_quality: Sequence[Path] = (), without: Sequence[s
             f"no finished run folders, no {RECORD}" + (f"; {len(runs)} runs are unfinished" if runs else "")
         )
     return found
+
+
+def _check_study(path: Path, study: str, rows: Iterable[Row]) -> None:
+    """Raise FileFormatError if a row lacks what the section of the study, named by the file, shows."""
+    for row in rows:
+        lacking = [name for name in SHOWN.get(study, ()) if name not in row and name not in row["hyperparameters"]]
+        if lacking:
+            about = f"the row of {row['task']} {row['algo']} seed {row['seed']} has no {', '.join(lacking)}"
+            raise FileFormatError(f"{path} is not of the study {study}: {about}; rename it or leave it out")
 
 
 def _files(directory: Path, pattern: str, left_out: Collection[Path] = ()) -> list[Path]:
