@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+import toy_envs
 from offrank.algorithms.base import Episodes
 from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers import Ranker
 from offrank.algorithms.search import Search
 from offrank.algorithms.strategies import Strategy
+from offrank.asktell import EpisodeToRun
 from offrank.core.arrays import FloatArray, Memory, part
 from offrank.core.candidates import Around
 from offrank.core.errors import EpisodeError
@@ -245,3 +247,15 @@ def another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         holder.kill()
         holder.communicate()
+
+
+def perform(episode: EpisodeToRun, env: Any = None, last: bool = True) -> dict[str, Any]:
+    """Run an episode correctly. Returns the arguments of `tell`."""
+    env = env or toy_envs.Point()
+    observation, _ = env.reset(seed=episode.seed)
+    observations, rewards = [observation], []
+    for _ in range(episode.horizon):
+        observation, reward, *_ = env.step(episode.policy.predict(observation))
+        observations.append(observation)
+        rewards.append(reward)
+    return {"rewards": rewards, "observations": observations if last else observations[:-1]}

@@ -16,6 +16,7 @@ import pytest
 
 import offrank
 import toy_envs
+from helpers import perform
 from offrank import AskTell, EpisodeError, FileFormatError, UsageError
 from offrank.asktell import EpisodeToRun
 from offrank.core.files import save_arrays
@@ -28,18 +29,6 @@ SMALL: dict[str, Any] = {"n_directions": 3, "n_top": 2}
 def ask_tell(journal: Path | None = None, algorithm: type = offrank.OPARS, **options: Any) -> AskTell:
     given: dict[str, Any] = {"low": -2.0, "high": 2.0, "horizon": HORIZON, "iterations": 3, "journal": journal}
     return AskTell(algorithm, 2, 2, **(given | SMALL | options))
-
-
-def perform(episode: EpisodeToRun, env: Any = None, last: bool = True) -> dict[str, Any]:
-    """Run an episode correctly. Returns the arguments of `tell`."""
-    env = env or toy_envs.Point()
-    observation, _ = env.reset(seed=episode.seed)
-    observations, rewards = [observation], []
-    for _ in range(episode.horizon):
-        observation, reward, *_ = env.step(episode.policy.predict(observation))
-        observations.append(observation)
-        rewards.append(reward)
-    return {"rewards": rewards, "observations": observations if last else observations[:-1]}
 
 
 def finish(run: AskTell) -> AskTell:

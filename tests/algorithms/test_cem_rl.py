@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import offrank
-from helpers import FunctionEngine, linear_system
+from helpers import FunctionEngine, linear_system, perform
 from offrank.algorithms.base import Episodes
 from offrank.algorithms.cem_rl import CEM, CEMRL, CEMRLSettings, CEMSettings
 from offrank.algorithms.learning import networks, replay, td3
@@ -231,22 +231,13 @@ def test_runs_resume_to_the_same_bits(tmp_path: Path, algorithm: type) -> None:
 
 
 def test_on_a_robot_it_learns_what_it_learns_in_simulation() -> None:
-    import toy_envs
-
     small = SMALL | {"population": 4, "elites": 2, "gradient_members": 2, "warmup_steps": 20, "policy": "linear"}
     learner = offrank.CEMRL("toy_envs:Point-v0", workers=0, horizon=8, **small).learn(iterations=3, eval_every=0)
     run = AskTell(offrank.CEMRL, 2, 2, low=-2.0, high=2.0, horizon=8, iterations=3, **small)
     while not run.done:
         for episode in run.ask():
             assert episode.role == "member"
-            env = toy_envs.Point()
-            observation, _ = env.reset(seed=episode.seed)
-            observations, rewards = [observation], []
-            for _ in range(episode.horizon):
-                observation, reward, *_ = env.step(episode.policy.predict(observation))
-                observations.append(observation)
-                rewards.append(reward)
-            run.tell(episode, rewards, observations)
+            run.tell(episode, **perform(episode))
     assert run.policy.sha256 == learner.policy.sha256
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import offrank
-import toy_envs
-from helpers import FunctionEngine, linear_system
+from helpers import FunctionEngine, linear_system, perform
 from offrank.algorithms.base import Episodes
 from offrank.algorithms.guided import LEAST, MOST, RECENT, STATES, Guided, GuidedSettings
 from offrank.algorithms.learning import actor_critic, critics, networks, replay
@@ -369,14 +368,7 @@ def test_on_a_robot_it_learns_what_it_learns_in_simulation() -> None:
     while not run.done:
         for episode in run.ask():
             asked.add((episode.role, episode.horizon))
-            env = toy_envs.Point()
-            observation, _ = env.reset(seed=episode.seed)
-            observations, rewards = [observation], []
-            for _ in range(episode.horizon):
-                observation, reward, *_ = env.step(episode.policy.predict(observation))
-                observations.append(observation)
-                rewards.append(reward)
-            run.tell(episode, rewards, observations)
+            run.tell(episode, **perform(episode))
     assert asked == {("member", 8), ("race", 3)}
     assert run.policy.sha256 == learner.policy.sha256
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import offrank
-import toy_envs
+from helpers import perform
 from offrank.algorithms.base import INIT_STATES
 from offrank.algorithms.guided import Guided
 from offrank.asktell import AskTell
@@ -161,14 +161,7 @@ def test_a_fleet_starts_every_run_there(tmp_path: Path) -> None:
 
 def _tell_all(run: AskTell) -> None:
     for episode in run.ask():
-        env = toy_envs.Point()
-        observation, _ = env.reset(seed=episode.seed)
-        observations, rewards = [observation], []
-        for _ in range(episode.horizon):
-            observation, reward, *_ = env.step(episode.policy.predict(observation))
-            observations.append(observation)
-            rewards.append(reward)
-        run.tell(episode, rewards, observations)
+        run.tell(episode, **perform(episode))
 
 
 def test_on_a_robot_it_is_fine_tuned_as_in_simulation_and_the_journal_needs_no_file(tmp_path: Path) -> None:
