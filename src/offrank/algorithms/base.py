@@ -52,6 +52,14 @@ class Episodes:
         """Whether the run searches for the length of its training episodes."""
         return self.probe_share > 0 and self.train_horizon == 0
 
+    def refuse_probing(self, algo: str) -> None:
+        """Raise UsageError if a search for the length is asked of an algorithm that has none."""
+        if self.probe_share > 0:
+            raise UsageError(
+                f"probe_share = {self.probe_share:g}: {algo} does not search for the length of its episodes; "
+                "train_horizon sets it"
+            )
+
     def length(self, iteration: int) -> int:
         """Steps after which the training episodes of an iteration are cut, if the run does not search for it."""
         if self.train_horizon == 0:

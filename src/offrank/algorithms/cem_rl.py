@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from offrank.algorithms.base import Algorithm
-from offrank.algorithms.generation import Generation, Ran
+from offrank.algorithms.generation import Generation, Ran, merged
 from offrank.algorithms.learning import replay, td3
 from offrank.algorithms.learning.td3 import TD3Lesson, TD3Settings
 from offrank.algorithms.rankers.members import Choice, MemberRanker, rank_correlation
@@ -119,11 +119,7 @@ class CEM(Algorithm):
     ranker: Any  # OnPolicy: every member is run
 
     def __post_init__(self) -> None:
-        if self.episodes.probe_share > 0:
-            raise UsageError(
-                f"probe_share = {self.episodes.probe_share:g}: {self.settings.name} does not search for the length of "
-                "its episodes; train_horizon sets it"
-            )
+        self.episodes.refuse_probing(self.settings.name)
 
     def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
         (mean, normalizer), settings = self.begin(seed, init), self.settings
@@ -201,9 +197,7 @@ class CEM(Algorithm):
         return np.argsort(-returns, kind="stable")[: self.settings.elites]
 
     def after(self, state: State, ran: Sequence[Ran], memory: Memory) -> State:
-        normalizer = state.normalizer
-        for some in ran:
-            normalizer = normalizer.merge(some.rollouts.moments)
+        normalizer = merged(state.normalizer, ran)
         return replace(state, normalizer=normalizer, iteration=state.iteration + 1, memory=memory)
 
     @property
@@ -283,19 +277,11 @@ class CEMRL(CEM):
         return Choice(np.arange(len(generation)), np.zeros(len(generation)))
 
     def _how_the_gradient_fared(self, generation: Generation, choice: Choice, ran: Ran) -> Metrics:
-        """The share of the elites that had gradient steps; the first critic's mean value of the members at their start
-        states beside their mean discounted return."""
+        """The share of the elites that had gradient steps; the first critic's value of the members beside their
+        return."""
         best = choice.chosen[self.elites(self.episodes.returns(ran.rollouts))]
-        values, discounted = [], []
-        for trajectory, theta in zip(ran.rollouts.trajectories, ran.thetas, strict=True):
-            values.append(generation.values(theta, trajectory.observations[:1])[0])
-            powers = self.settings.discount ** np.arange(len(trajectory.rewards))
-            discounted.append((powers * trajectory.rewards).sum())
-        return {
-            "gradient_elites": float(np.mean(best < self.settings.gradient_members)),
-            "q_start": float(np.mean(values)),
-            "return_discounted": float(np.mean(discounted)),
-        }
+        share = float(np.mean(best < self.settings.gradient_members))
+        return {"gradient_elites": share} | generation.value_beside_return(ran, self.settings.discount)
 
 
 @dataclass(frozen=True)

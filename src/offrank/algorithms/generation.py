@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,10 +11,10 @@ from offrank.algorithms.base import Episodes
 from offrank.algorithms.learning import replay
 from offrank.algorithms.learning.networks import Floats
 from offrank.core.arithmetic import one_blas_thread
-from offrank.core.arrays import FloatArray, IntArray, Memory
+from offrank.core.arrays import FloatArray, IntArray, Memory, Metrics
 from offrank.core.candidates import These
 from offrank.core.noise import Role, episode_seeds
-from offrank.core.normalizer import Whitening
+from offrank.core.normalizer import Normalizer, Whitening
 from offrank.core.policy import Policy
 from offrank.core.rollouts import Request, Rollouts
 from offrank.core.space import Space
@@ -78,6 +78,16 @@ class Generation:
             action = self.space.clip(self.policy.act_together(theta.astype(np.float32), z))
             return self.critic(z, action).astype(np.float64)
 
+    def value_beside_return(self, ran: Ran, discount: float) -> Metrics:
+        """The critic's mean value of the policies that were run at their start states, and their mean discounted
+        return."""
+        values, discounted = [], []
+        for trajectory, theta in zip(ran.rollouts.trajectories, ran.thetas, strict=True):
+            values.append(self.values(theta, trajectory.observations[:1])[0])
+            powers = discount ** np.arange(len(trajectory.rewards))
+            discounted.append((powers * trajectory.rewards).sum())
+        return {"q_start": float(np.mean(values)), "return_discounted": float(np.mean(discounted))}
+
     def run_these(
         self, thetas: FloatArray, index: IntArray, role: Role, steps: int | None = None, keep: bool = False
     ) -> Asking[Ran]:
@@ -94,3 +104,10 @@ class Generation:
             keep=keep,
         )
         return Ran(thetas, rollouts)
+
+
+def merged(normalizer: Normalizer, ran: Sequence[Ran]) -> Normalizer:
+    """The normaliser after some episodes."""
+    for some in ran:
+        normalizer = normalizer.merge(some.rollouts.moments)
+    return normalizer

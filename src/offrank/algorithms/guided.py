@@ -16,7 +16,7 @@ import numpy as np
 from numpy.random import Generator
 
 from offrank.algorithms.base import Algorithm
-from offrank.algorithms.generation import Generation, Ran
+from offrank.algorithms.generation import Generation, Ran, merged
 from offrank.algorithms.learning import actor_critic, replay
 from offrank.algorithms.learning.actor_critic import ActorCriticLesson
 from offrank.algorithms.learning.td3 import TD3Settings
@@ -80,11 +80,7 @@ class Guided(Algorithm):
     def __post_init__(self) -> None:
         if self.space.discrete:
             raise UsageError("guided follows the gradient of actions, so it needs continuous ones: use ars or cem")
-        if self.episodes.probe_share > 0:
-            raise UsageError(
-                f"probe_share = {self.episodes.probe_share:g}: guided does not search for the length of its episodes; "
-                "train_horizon sets it"
-            )
+        self.episodes.refuse_probing("guided")
 
     def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
         theta, normalizer = self.begin(seed, init)
@@ -110,9 +106,7 @@ class Guided(Algorithm):
         everything = [*choice.ran, ran]
         rows = [row for some in everything for row in some.rows(generation, settings.discount, settings.n_steps)]
         memory |= prefixed("replay.", replay.extend(part(memory, "replay."), rows, settings.replay))
-        normalizer = state.normalizer
-        for some in everything:
-            normalizer = normalizer.merge(some.rollouts.moments)
+        normalizer = merged(state.normalizer, everything)
         metrics = self._metrics(generation, choice, ran)
         # learn
         steps = sum(some.rollouts.steps for some in everything)
@@ -195,16 +189,8 @@ class Guided(Algorithm):
             "noise": float(np.sqrt(np.mean((ran.thetas - generation.mean) ** 2))),
         }
         if generation.critic is not None:
-            first = np.stack([t.observations[0] for t in ran.rollouts.trajectories])
-            pairs = zip(ran.thetas, first, strict=True)
-            metrics["q_start"] = float(np.mean([generation.values(theta, seen[None])[0] for theta, seen in pairs]))
-            metrics["return_discounted"] = float(
-                np.mean([self._discounted(t.rewards) for t in ran.rollouts.trajectories])
-            )
+            metrics |= generation.value_beside_return(ran, self.settings.discount)
             if len(generation) > len(choice.chosen) > 1:
                 returns = self.episodes.returns(ran.rollouts)
                 metrics["rank_correlation"] = rank_correlation(choice.scores[choice.chosen], returns)
         return metrics
-
-    def _discounted(self, rewards: FloatArray) -> float:
-        return float((self.settings.discount ** np.arange(len(rewards)) * rewards).sum())
