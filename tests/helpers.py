@@ -254,8 +254,8 @@ def perform(episode: EpisodeToRun, env: Any = None, last: bool = True) -> dict[s
     env = env or toy_envs.Point()
     observation, _ = env.reset(seed=episode.seed)
     observations, rewards = [observation], []
-    for _ in range(episode.horizon):
-        observation, reward, *_ = env.step(episode.policy.predict(observation))
+    for step in range(episode.horizon):
+        observation, reward, *_ = env.step(episode.act(observation, step))
         observations.append(observation)
         rewards.append(reward)
     return {"rewards": rewards, "observations": observations if last else observations[:-1]}

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offrank.agents import Agent
-from offrank.core.arrays import FloatArray
+from offrank.algorithms import ALGORITHMS
+from offrank.core.arrays import FloatArray, IntArray
 from offrank.core.checks import check_path, check_whole
 from offrank.core.errors import EpisodeError, FileFormatError, UsageError
 from offrank.core.files import load_arrays, save_arrays
@@ -29,7 +30,7 @@ from offrank.runs.saved import ASK_TELL, initial_policy
 
 @dataclass(frozen=True)
 class EpisodeToRun:
-    """One episode to run: act by `policy.predict`, until the horizon or until the task ends the episode."""
+    """One episode to run, until the horizon or until the task ends it. Act by `policy.predict`, or by `act`."""
 
     id: str  # unique in the run
     policy: TrainedPolicy
@@ -38,6 +39,15 @@ class EpisodeToRun:
     role: str  # behaviour, plus, minus or evaluation
     index: int
     iteration: int
+    noise: FloatArray | None = None  # (horizon, p) on the actions, if the algorithm was asked for it
+
+    def act(self, observation: ArrayLike, step: int) -> FloatArray | IntArray:
+        """The action at an observation, with the noise of this step, counted from 0."""
+        action, policy = self.policy.predict(observation), self.policy
+        if self.noise is None:
+            return action
+        noisy: FloatArray = action + self.noise[step].reshape(action.shape)
+        return noisy if policy.low is None else noisy.clip(policy.low, policy.high)
 
 
 class AskTell:
@@ -97,7 +107,8 @@ class AskTell:
         space = Space(obs_dim, act_dim, horizon, discrete, low=low, high=high)
         self._journal = None if journal is None else check_path("journal", journal)
         init = initial_policy(init)
-        recipe = resolve(None, algorithm.algo, ranker, hyperparameters, policy, init)
+        gentle = getattr(ALGORITHMS[algorithm.algo].settings, "on_a_robot", {})
+        recipe = resolve(None, algorithm.algo, ranker, gentle | hyperparameters, policy, init)
         evaluation = evaluation_given(
             eval_every=0 if eval_every is None and eval_steps is None else eval_every,
             eval_steps=eval_steps,
@@ -215,7 +226,8 @@ class AskTell:
             role, index = Role(int(request.roles[i])).name.lower(), int(request.index[i])
             id = f"{iteration:06d}-{role}-{index:04d}"
             policy = TrainedPolicy.for_space(space, request.policy, request.theta(i), request.whitening)
-            pending[id] = EpisodeToRun(id, policy, int(request.seeds[i]), request.horizon, role, index, iteration)
+            seed, noise = int(request.seeds[i]), request.step_noise(i)
+            pending[id] = EpisodeToRun(id, policy, seed, request.horizon, role, index, iteration, noise)
         return pending
 
     def _next_request(self) -> Request | None:

@@ -13,7 +13,7 @@ import pytest
 import offrank
 from helpers import FunctionEngine, linear_system, perform
 from offrank.algorithms.base import Episodes
-from offrank.algorithms.guided import LEAST, MOST, RECENT, STATES, Guided, GuidedSettings
+from offrank.algorithms.guided import LEAST, MOST, RECENT, STATES, WARMUP_NOISE, Guided, GuidedSettings
 from offrank.algorithms.learning import actor_critic, critics, networks, replay
 from offrank.algorithms.learning.actor_critic import ActorCriticLesson
 from offrank.algorithms.rankers import MEMBER_RANKERS
@@ -32,8 +32,8 @@ from offrank.policies import make_policy
 N_OBS, N_ACT, HORIZON = 4, 2, 12
 LOW, HIGH = np.array([-0.5, -2.0]), np.array([0.5, 2.0])
 BOX = Space(N_OBS, N_ACT, HORIZON, low=LOW, high=HIGH)
-SMALL: dict[str, Any] = {"hidden": 16, "batch": 8, "warmup_steps": 30}
-ROBOT: dict[str, Any] = SMALL | {"train_horizon": 8}  # on toy_envs, whose episodes have 20 steps
+SMALL: dict[str, Any] = {"hidden": 16, "batch": 8, "warmup_steps": 30, "step_noise": 0.0, "n_steps": 1}
+ROBOT: dict[str, Any] = SMALL | {"train_horizon": 8, "step_noise": 0.1}  # on toy_envs, whose episodes have 20 steps
 
 
 def engine(space: Space = BOX) -> FunctionEngine:
@@ -82,8 +82,8 @@ def thetas(request: Request) -> FloatArray:
 def lesson(policy: str = "skip:3", space: Space = BOX, n_steps: int = 1, ends: bool = False, **how: Any) -> Any:
     """One over random transitions, whose reward is larger the nearer the action is to (0.3, -1)."""
     kind, draws = make_policy(policy, N_OBS, N_ACT), np.random.default_rng(0)
-    fast = {"hidden": 32, "batch": 32, "critic_rate": 3e-3, "actor_rate": 1e-2, "discount": 0.0}
-    settings = GuidedSettings(**(SMALL | fast | how))
+    fast = {"hidden": 32, "batch": 32, "critic_rate": 3e-3, "actor_rate": 1e-2, "discount": 0.0, "reward_unit": 1.0}
+    settings = GuidedSettings(**(SMALL | fast | {"n_steps": n_steps} | how))
     rows = []
     for _ in range(20):
         seen, rewards = draws.normal(size=(31, N_OBS)), draws.normal(size=30)
@@ -150,9 +150,12 @@ def _targets(made: Any, nets: list[Memory], theta: Any, at: Any, eps: Any) -> tu
     return seen[0]
 
 
+@pytest.mark.parametrize("how", [{}, {"level": False}, {"reward_unit": 0.0}, {"reward_unit": 4.0}], ids=str)
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_targets_are_the_smaller_of_the_slow_copies_after_n_steps_and_end_with_the_episode(n_steps: int) -> None:
-    made, random = lesson(discount=0.5, n_steps=n_steps, ends=True), np.random.default_rng(3)
+def test_targets_are_the_smaller_of_the_slow_copies_after_n_steps_and_end_with_the_episode(
+    n_steps: int, how: dict[str, Any]
+) -> None:
+    made, random = lesson(discount=0.5, n_steps=n_steps, ends=True, **how), np.random.default_rng(3)
     nets = networks.unpack(part(made.learner, "critic."))
     for value in nets[1].values():
         value += 0.1 * random.normal(size=value.shape).astype(np.float32)
@@ -170,8 +173,12 @@ def test_targets_are_the_smaller_of_the_slow_copies_after_n_steps_and_end_with_t
     inputs = np.concatenate([later, action / scale], axis=1).astype(np.float32)
     values = np.minimum(*(critics.forward(actor_critic.one(slow, which), inputs)[2][:, 0] for which in range(2)))
     ended = left <= n_steps
-    expected = made.replay["gain"][at] + np.where(ended, 0.0, 0.5**ahead) * values
-    np.testing.assert_allclose(y[:, 0], expected, rtol=1e-4, atol=1e-5)
+    rows = made.replay["ahead"] > 0
+    gain, boot = made.replay["gain"][rows].astype(float), made.replay["boot"][rows].astype(float)
+    level = 0.0 if how.get("level") is False else gain.mean() / (1 - boot.mean())
+    unit = how.get("reward_unit", 1.0) * gain.std() / n_steps or 1.0
+    expected = made.replay["gain"][at] + np.where(ended, 0.0, 0.5**ahead) * (level + unit * values)
+    np.testing.assert_allclose(level + unit * y[:, 0], expected, rtol=1e-4, atol=1e-5)
     assert ended.any() and not ended.all()
     np.testing.assert_allclose(x[:, :N_OBS], made.replay["state"][at])
     np.testing.assert_allclose(x[:, N_OBS:], made.replay["action"][at] / scale, rtol=1e-6)
@@ -205,6 +212,20 @@ def test_values_are_the_mean_of_both_critics_at_actions_in_half_ranges() -> None
     q, x = part(made.learner, "critic.q."), np.concatenate([z, a / np.float32([0.5, 2.0])], axis=1)
     out = [critics.forward(actor_critic.one(q, which), x)[2][:, 0] for which in range(2)]
     np.testing.assert_allclose(actor_critic.value(made.learner, BOX, z, a), np.mean(out, axis=0), rtol=1e-6)
+    moved = made.learner | {"critic.level": np.float32(7.0), "critic.unit": np.float32(3.0)}
+    np.testing.assert_allclose(actor_critic.value(moved, BOX, z, a), 7 + 3 * np.mean(out, axis=0), rtol=1e-6)
+
+
+def test_values_are_learned_whatever_the_size_of_the_rewards() -> None:
+    """Rewards a thousand times larger, from another zero: the same actor, and values that differ by just that."""
+    made = replace(lesson(discount=0.9), updates=200)
+    other = replace(made, replay=made.replay | {"gain": 1000 * made.replay["gain"] + np.float32(500)})
+    first, second = made.carry_out(), other.carry_out()
+    np.testing.assert_allclose(second["actor.theta"], first["actor.theta"], atol=2e-2)
+    z, a = made.replay["state"][:50], made.replay["action"][:50]
+    values = [actor_critic.value(made.learner | outcome, BOX, z, a) for outcome in (first, second)]
+    assert np.corrcoef(*values)[0, 1] > 0.99
+    np.testing.assert_allclose(values[1], 1000 * values[0] + 500 / (1 - 0.9), rtol=0.05, atol=200)
 
 
 @pytest.mark.parametrize(
@@ -371,6 +392,45 @@ def test_on_a_robot_it_learns_what_it_learns_in_simulation() -> None:
             run.tell(episode, **perform(episode))
     assert asked == {("member", 8), ("race", 3)}
     assert run.policy.sha256 == learner.policy.sha256
+
+
+def test_on_a_robot_there_is_no_noise_on_the_actions_unless_asked_for() -> None:
+    small = {name: value for name, value in ROBOT.items() if name != "step_noise"}
+    quiet, noisy = (
+        AskTell(offrank.Guided, 2, 2, low=-2.0, high=2.0, horizon=20, **small, **more)
+        for more in ({}, {"step_noise": 0.3})
+    )
+    observation = np.ones(2)
+    for episode in quiet.ask():
+        assert episode.noise is None
+        assert np.array_equal(episode.act(observation, 3), episode.policy.predict(observation))
+    for episode in noisy.ask():
+        assert episode.noise is not None and episode.noise.shape == (8, 2)
+        wanted = episode.policy.predict(observation) + episode.noise[3]
+        assert np.array_equal(episode.act(observation, 3), np.clip(wanted, -2, 2))
+
+
+def test_the_replay_holds_the_actions_with_their_noise() -> None:
+    state, asked, _ = iterate(guided(step_noise=0.3), 5)
+    for some in asked[3:]:  # after the warm-up
+        request = some[0]
+        np.testing.assert_allclose(request.noise, 0.3 * (HIGH - LOW) / 2)
+    taken = state.memory["replay.action"][-2 * (HORIZON + 1) : -1].reshape(-1, N_ACT)
+    states = state.memory["replay.state"][-2 * (HORIZON + 1) : -1]
+    for i in range(2):
+        rows = slice(i * (HORIZON + 1), i * (HORIZON + 1) + HORIZON)
+        plain = np.clip(request.policy.act(request.theta(i), request.whitening(states[rows].astype(float))), LOW, HIGH)
+        wanted = np.clip(plain + request.step_noise(i), LOW, HIGH)
+        np.testing.assert_allclose(taken[rows], wanted, atol=1e-5)
+        assert np.abs(taken[rows] - plain).max() > 0.1
+
+
+def test_with_noise_the_warmup_is_of_the_first_policy_and_much_noise() -> None:
+    algorithm = guided("skip:3", step_noise=0.1)
+    _, asked, _ = iterate(algorithm, 2)
+    request = asked[0][0]
+    assert (thetas(request) == algorithm.start(0).memory["actor.theta"].astype(float)).all()
+    np.testing.assert_allclose(request.noise, WARMUP_NOISE * (HIGH - LOW) / 2)
 
 
 def test_a_fleet_of_different_algorithms_gives_each_its_own_bits(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from helpers import pair_request, request_of, same_rollouts
 from offrank.core.candidates import These
 from offrank.core.errors import EngineError, EpisodeError, UsageError
+from offrank.core.noise import action_noise
 from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Request, Rollouts
 from offrank.engines import make_engine, resolve_engine
@@ -480,3 +481,68 @@ def test_clipped_actions_are_those_of_the_gymnasium_engine(name: str) -> None:
     assert (unclipped.totals < found.totals - 5).all()  # the control cost of raw actions
     for engine in (native, plain, raw):
         engine.close()
+
+
+# --- noise on the actions
+
+
+def noisy(engine: Engine, deviation: float = 0.3, horizon: int = 12, scale: float = 0.3) -> Request:
+    request = pair_request(engine.space, 3, scale, horizon, keep=True)
+    return replace(request, noise=np.full(engine.space.act_dim, deviation))
+
+
+def test_noise_is_added_to_clipped_actions_which_are_clipped_again() -> None:
+    engine, env = (
+        make_engine("HalfCheetah-v3", "mujoco", clip_actions=True),
+        gym.make("offrank/HalfCheetah-v3").unwrapped,
+    )
+    request = noisy(engine, deviation=0.8, scale=3.0)
+    beyond = 0
+    for i, trajectory in enumerate(engine.run(request).trajectories):
+        noise = request.step_noise(i)
+        assert noise is not None
+        observation, _ = env.reset(seed=int(request.seeds[i]))
+        for t in range(6):
+            np.testing.assert_allclose(observation, trajectory.observations[t], rtol=1e-6, atol=1e-6)
+            action = request.policy.act(request.theta(i), request.whitening(observation))
+            beyond += int((np.abs(action) > 1).sum())
+            observation, reward, *_ = env.step(np.clip(np.clip(action, -1, 1) + noise[t], -1, 1))
+            assert reward == pytest.approx(trajectory.rewards[t], rel=1e-6, abs=1e-6)
+    assert beyond > 20
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v3", "Hopper-v3", "Swimmer-v3"])
+def test_noise_on_the_actions_is_the_same_in_every_engine(name: str) -> None:
+    engines = [make_engine(name, "mujoco", clip_actions=True)]
+    engines += [make_engine(name, "gymnasium", workers=workers, clip_actions=True) for workers in (0, 2)]
+    request = noisy(engines[0])
+    first, *others = (engine.run(request) for engine in engines)
+    quiet = engines[0].run(replace(request, noise=None))
+    for found in others:
+        for a, b in zip(first.trajectories, found.trajectories, strict=True):
+            np.testing.assert_allclose(a.observations[:6], b.observations[:6], rtol=1e-4, atol=1e-4)
+    assert not same_rollouts(first, quiet)
+    for engine in engines:
+        engine.close()
+
+
+def test_noise_on_the_actions_of_lqr() -> None:
+    engine = make_engine("LQR")
+    request = noisy(engine, scale=0.01)
+    found, quiet = engine.run(request), engine.run(replace(request, noise=None))
+    for i, (a, b) in enumerate(zip(found.trajectories, quiet.trajectories, strict=True)):
+        noise = request.step_noise(i)
+        assert noise is not None and np.array_equal(a.observations[0], b.observations[0])
+        np.testing.assert_allclose(a.observations[1] - b.observations[1], engine.task.B @ noise[0])  # type: ignore[attr-defined]
+
+
+def test_noise_of_a_shorter_episode_is_the_beginning_of_that_of_a_longer_one() -> None:
+    assert np.array_equal(action_noise(5, 20, 3)[:7], action_noise(5, 7, 3))
+    assert not np.array_equal(action_noise(5, 7, 3), action_noise(6, 7, 3))
+    assert abs(action_noise(5, 4000, 3).std() - 1) < 0.05
+
+
+def test_noise_is_for_episodes_to_learn_from() -> None:
+    engine = make_engine("Swimmer-v3", "mujoco")
+    with pytest.raises(ValueError, match="learn from"):
+        replace(noisy(engine), keep=False)

@@ -125,6 +125,22 @@ def test_episodes_of_any_policy_agree_with_the_cpu(hopper: WarpEngine, policy: s
     assert len(gaps) >= 3 and np.median(gaps) < 2e-3
 
 
+def test_noise_on_the_actions_is_that_of_the_cpu(hopper: WarpEngine) -> None:
+    """Of some episodes beside others without, in slots that are used again."""
+    quiet = pair_request(hopper.space, 3, horizon=12, keep=True, scale=0.1)
+    for seed in (0, 20):
+        noisy = replace(quiet, noise=np.full(hopper.space.act_dim, 0.4), seeds=quiet.seeds + seed)
+        tickets = [hopper.submit(request) for request in (noisy, quiet)]
+        found: dict[int, Rollouts] = {}
+        while len(found) < 2:
+            found |= dict(hopper.completed())
+        for ticket, request in zip(tickets, (noisy, quiet), strict=True):
+            expected = cpu(hopper).run(request)
+            pairs = zip(found[ticket].trajectories, expected.trajectories, strict=True)
+            gaps = [np.abs(a.observations[:6] - b.observations[:6]).max() for a, b in pairs]
+            assert np.median(gaps) < 2e-3
+
+
 def test_episodes_are_counted_beyond_31_bits(hopper: WarpEngine) -> None:
     """The counters of a long fleet: finished episodes, and rows taken from the queue."""
     worlds, request = hopper._worlds, pair_request(hopper.space, 3, horizon=6)

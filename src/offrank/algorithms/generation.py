@@ -29,14 +29,19 @@ class Ran:
 
     thetas: FloatArray  # (E, d)
     rollouts: Rollouts
+    request: Request
 
     def rows(self, generation: Generation, discount: float, n_steps: int = 1) -> list[Memory]:
         """The rows of the episodes for a replay buffer, with actions as the environment took them."""
         made, how = [], (generation.whitening, generation.episodes.reward_shift, n_steps, discount)
         with one_blas_thread():
-            for trajectory, theta in zip(self.rollouts.trajectories, self.thetas, strict=True):
+            for i, (trajectory, theta) in enumerate(zip(self.rollouts.trajectories, self.thetas, strict=True)):
                 new = replay.rows(trajectory, generation.policy, theta, *how)
                 new["action"] = generation.space.clip(new["action"])
+                noise = self.request.step_noise(i)
+                if noise is not None:
+                    T = len(trajectory.rewards)
+                    new["action"][:T] = generation.space.clip(new["action"][:T] + noise[:T].astype(np.float32))
                 made.append(new)
         return made
 
@@ -53,6 +58,7 @@ class Generation:
     episodes: Episodes
     seed: int
     iteration: int
+    noise: FloatArray | None = None  # (p,) standard deviation of the noise on the actions
     critic: Critic | None = None  # the value of actions (B, p) at normalised states (B, n), once it has learned
     replay: Memory = field(default_factory=dict)  # what it learned from
 
@@ -93,7 +99,7 @@ class Generation:
     ) -> Asking[Ran]:
         """One episode of each of the parameters (E, d), numbered `index` (E,) within their role."""
         length = self.episodes.length(self.iteration)
-        rollouts = yield Request(
+        request = Request(
             policy=self.policy,
             candidates=These(thetas),
             whitening=self.whitening,
@@ -102,8 +108,10 @@ class Generation:
             index=index,
             horizon=length if steps is None else min(steps, length),
             keep=keep,
+            noise=self.noise if keep else None,
         )
-        return Ran(thetas, rollouts)
+        rollouts = yield request
+        return Ran(thetas, rollouts, request)
 
 
 def merged(normalizer: Normalizer, ran: Sequence[Ran]) -> Normalizer:

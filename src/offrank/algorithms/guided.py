@@ -18,8 +18,8 @@ from numpy.random import Generator
 from offrank.algorithms.base import Algorithm
 from offrank.algorithms.generation import Generation, Ran, merged
 from offrank.algorithms.learning import actor_critic, replay
-from offrank.algorithms.learning.actor_critic import ActorCriticLesson
-from offrank.algorithms.learning.td3 import TD3Settings
+from offrank.algorithms.learning.actor_critic import ActorCriticLesson, ActorCriticSettings
+from offrank.algorithms.learning.networks import Floats
 from offrank.algorithms.rankers.members import Choice, MemberRanker, rank_correlation
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, Metrics, part, prefixed
@@ -32,31 +32,29 @@ from offrank.policies.trained import TrainedPolicy
 RECENT, STATES = 2000, 200  # the latest states, and how many of them show what a perturbation changes
 ROUNDS = 4  # of finding the size of a perturbation
 LEAST, MOST = 1e-3, 1.0  # of the perturbations
+WARMUP_NOISE = 0.5  # deviation of the noise on every action before the first update, in half ranges
 
 
 @dataclass(frozen=True)
-class GuidedSettings(TD3Settings):
+class GuidedSettings(ActorCriticSettings):
     """Settings of the search, the critics and the actor."""
 
     name: ClassVar[str] = "guided"
     suggests: ClassVar[dict[str, Any]] = {"reward_shift": 0.0, "train_horizon": 250}
     eval_steps: ClassVar[int] = 5_000
+    on_a_robot: ClassVar[dict[str, Any]] = {"step_noise": 0.0}  # unless asked for
     needs_bounds: ClassVar[bool] = True  # an actor that follows a critic leaves the range of what was tried
 
-    batch: int = 256
-    critic_rate: float = 3e-4
-    actor_rate: float = 3e-4
-    slow: float = 0.05  # ten times TD3's: values reach early states ten times sooner
-    n_steps: int = 1  # steps of real rewards in a target
     ratio: float = 1.0  # updates of the critics per training step
     population: int = 2  # episodes per iteration
     candidates: int = 2  # perturbations drawn; of more than the population, the ranker chooses
     action_change: float = 0.2  # root mean square change of actions by a perturbation, in half ranges
-    warmup_steps: int = 5_000  # of random policies, or of perturbations of the initial one, before the first update
+    step_noise: float = 0.2  # deviation of the noise on every action, in half ranges; 0: deterministic episodes
+    warmup_steps: int = 5_000  # before the first update
 
     def __post_init__(self) -> None:
         self.check()
-        for name in ("n_steps", "population"):
+        for name in ("population", "warmup_steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} = {getattr(self, name)}: must be at least 1")
         if self.candidates < self.population:
@@ -66,8 +64,8 @@ class GuidedSettings(TD3Settings):
         for name in ("ratio", "action_change"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: must be positive")
-        if self.warmup_steps < 1:
-            raise UsageError(f"warmup_steps = {self.warmup_steps}: must be at least 1")
+        if self.step_noise < 0:
+            raise UsageError(f"step_noise = {self.step_noise}: must not be negative")
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,11 @@ class Guided(Algorithm):
         actor, learned = memory["actor.theta"].astype(np.float64), int(memory["critic.step"]) > 0
         pairs = np.arange(-(-count // 2))
         eps = Directions(state.seed, state.iteration, len(pairs), len(actor)).take(pairs)
-        if learned or memory["near"]:
+        noise, warm = self.settings.step_noise, not (learned or memory["near"])
+        if not warm:
             eps *= self._sizes(state, actor, eps)[:, None]
+        elif noise:
+            eps, noise = 0 * eps, WARMUP_NOISE
         else:
             eps /= np.sqrt(self.kind.n)  # random policies: of normalised states, actions of about 1
         thetas: FloatArray = (actor + np.stack([eps, -eps], axis=1).reshape(-1, len(actor)))[:count]
@@ -147,6 +148,7 @@ class Guided(Algorithm):
             episodes=self.episodes,
             seed=state.seed,
             iteration=state.iteration,
+            noise=noise * self._half_range.astype(np.float64) if noise else None,
             critic=partial(actor_critic.value, memory, self.space) if learned else None,
             replay=part(memory, "replay."),
         )
@@ -158,6 +160,10 @@ class Guided(Algorithm):
             return Choice(np.arange(b), np.zeros(b))
         return (yield from self.ranker.rank(generation, b))
 
+    @property
+    def _half_range(self) -> Floats:
+        return actor_critic.half_range(self.space, self.kind.p)
+
     def _sizes(self, state: State, actor: FloatArray, eps: FloatArray) -> FloatArray:
         """How far to go along each direction (m, d), so that actions at the latest states change as wanted."""
         states, whitening = state.memory["replay.state"][-RECENT:], state.normalizer.freeze()
@@ -167,7 +173,7 @@ class Guided(Algorithm):
             random = Generator(philox(state.seed, Purpose.EXPLORATION))
             z = random.standard_normal((STATES, self.kind.n)) * (whitening.scale > 0)
         clip, act = self.space.clip, self.kind.act_together
-        scale = actor_critic.half_range(self.space, self.kind.p)
+        scale = self._half_range
         sizes = np.full(len(eps), 1 / np.sqrt(self.kind.n))
         with one_blas_thread():
             now = clip(act(actor, z))

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     CRITIC = 6
     POLICY = 7
     RANKING = 8
+    ACTIONS = 9
 
 
 class Role(IntEnum):
@@ -61,6 +62,13 @@ def episode_seeds(seed: int, iteration: int, role: Role, index: IntArray) -> Int
         return np.zeros(0, dtype=np.int64)
     raw = philox(seed, Purpose.EPISODE_SEEDS, int(role), iteration).random_raw(int(index.max()) + 1)
     return (np.asarray(raw)[index] >> np.uint64(33)).astype(np.int64)
+
+
+def action_noise(seed: int, steps: int, p: int) -> FloatArray:
+    """Standard normal noise (steps, p) on the actions of the episode with this seed. That of fewer steps is the
+    beginning of that of more."""
+    noise: FloatArray = Generator(philox(seed, Purpose.ACTIONS)).standard_normal((steps, p))
+    return noise
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from offrank.core.arrays import FloatArray, IntArray
 from offrank.core.candidates import Candidates
 from offrank.core.checks import LARGEST
 from offrank.core.errors import EpisodeError
+from offrank.core.noise import action_noise
 from offrank.core.normalizer import Moments, Whitening
 from offrank.core.policy import Policy
 
 
 @dataclass(frozen=True)
 class Request:
-    """E episodes to run. All policies are deterministic and of one kind."""
+    """E episodes to run. All policies are of one kind, and deterministic; noise on their actions is of the episode."""
 
     policy: Policy
     candidates: Candidates  # the parameters of each episode's policy
@@ -27,11 +28,14 @@ class Request:
     index: IntArray  # (E,) number of the candidate, within its role
     horizon: int
     keep: bool = False  # whether to return the trajectories, not only their returns and moments
+    noise: FloatArray | None = None  # (p,) deviation of the noise on the actions of training episodes; None: no noise
 
     def __post_init__(self) -> None:
         if not len(self.candidates) == len(self.seeds) == len(self.roles) == len(self.index):
             counts = [len(part) for part in (self.candidates, self.seeds, self.roles, self.index)]
             raise ValueError(f"candidates, seeds, roles and index are of {counts} episodes")
+        if self.noise is not None and not self.keep:
+            raise ValueError("noise on the actions is for episodes to learn from, whose trajectories are kept")
 
     def __len__(self) -> int:
         return len(self.seeds)
@@ -39,6 +43,13 @@ class Request:
     def theta(self, episode: int) -> FloatArray:
         """Parameters (d,) of one episode's policy. The array must not be modified."""
         return self.candidates.theta(episode)
+
+    def step_noise(self, episode: int) -> FloatArray | None:
+        """What is added to the clipped actions (horizon, p) of an episode, before they are clipped again. It is a
+        function of the episode's seed and the step, whichever engine runs it."""
+        if self.noise is None:
+            return None
+        return self.noise * action_noise(int(self.seeds[episode]), self.horizon, len(self.noise))
 
     def take(self, episodes: Sequence[int]) -> Request:
         """A request for the given episodes only, in the given order."""

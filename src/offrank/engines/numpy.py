@@ -64,7 +64,11 @@ class NumpyEngine(Engine):
                 for request, (_, index) in zip(requests, keys, strict=True)
             ]
         )
-        seen, last, rewards, lengths, exploded = simulate(self.task, policy, thetas, mean, scale, noise)
+        pushes = np.zeros((len(keys), horizon, policy.p)) if any(r.noise is not None for r in requests) else None
+        for i, (request, (_, index)) in enumerate(zip(requests, keys, strict=True)):
+            if pushes is not None and (own := request.step_noise(index)) is not None:
+                pushes[i] = own
+        seen, last, rewards, lengths, exploded = simulate(self.task, policy, thetas, mean, scale, noise, pushes)
         for i, ((ticket, index), request) in enumerate(zip(keys, requests, strict=True)):
             length = int(lengths[i])
             trajectory = Trajectory(seen[i, :length], rewards[i, :length], bool(exploded[i]), last[i])
@@ -72,12 +76,19 @@ class NumpyEngine(Engine):
 
 
 def simulate(
-    task: LQR, policy: Policy, thetas: FloatArray, mean: FloatArray, scale: FloatArray, noise: FloatArray
+    task: LQR,
+    policy: Policy,
+    thetas: FloatArray,
+    mean: FloatArray,
+    scale: FloatArray,
+    noise: FloatArray,
+    pushes: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray, FloatArray, IntArray, BoolArray]:
     """Simulate E episodes.
 
     Args:
         thetas, mean, scale, noise: (E, d), (E, n), (E, n) and (E, T, n).
+        pushes: (E, T, p), added to the actions.
 
     Returns:
         States (E, T, n), last states (E, n), rewards (E, T), lengths (E,) and whether the state exploded (E,).
@@ -91,6 +102,8 @@ def simulate(
         seen[:, t] = x
         with np.errstate(over="ignore", invalid="ignore"):
             u = policy.act(thetas, (x - mean) * scale)
+        if pushes is not None:
+            u = u + pushes[:, t]
         x, cost, exploded = task.step(x, u, noise[:, t])
         rewards[:, t] = -cost
         ending = alive & exploded

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from offrank.algorithms.learning.networks import Floats
 from offrank.algorithms.learning.td3 import TD3Settings
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, IntArray, Memory, part, prefixed
-from offrank.core.errors import OffrankError
+from offrank.core.errors import OffrankError, UsageError
 from offrank.core.noise import Purpose, philox
 from offrank.core.normalizer import Whitening
 from offrank.core.policy import Policy
@@ -33,12 +34,33 @@ OUTLIER = np.float32(10.0)  # normalised states are clipped to this
 ACTOR_EVERY = 2  # updates of the critics per update of the actor
 
 
+@dataclass(frozen=True)
+class ActorCriticSettings(TD3Settings):
+    """Settings of the critics and the actor."""
+
+    batch: int = 256
+    critic_rate: float = 3e-4
+    slow: float = 0.05  # ten times TD3's: values reach early states ten times sooner
+    n_steps: int = 3  # steps of real rewards in a target
+    level: bool = True  # whether the critics learn how values differ from a common level
+    reward_unit: float = 5.0  # deviations of the rewards that are 1 to the critics; 0: rewards as paid
+
+    def check(self) -> None:
+        super().check()
+        if self.n_steps < 1:
+            raise UsageError(f"n_steps = {self.n_steps}: must be at least 1")
+        if self.reward_unit < 0:
+            raise UsageError(f"reward_unit = {self.reward_unit}: must not be negative")
+
+
 def new_learner(settings: TD3Settings, policy: Policy, theta: FloatArray, seed: int) -> Memory:
     """An actor (d,) and its critics before their first update: `critic.*` and `actor.*`."""
     q = critics.draw(Generator(philox(seed, Purpose.CRITIC)), 2, policy.n + policy.p, settings.hidden)
     zeros = networks.zeros_like(q)
     still = np.zeros(len(theta), dtype=np.float32)
-    critic: Memory = {"step": np.zeros((), dtype=np.int64), **networks.pack((q, q, zeros, zeros))}
+    numbers: Memory = {"step": np.zeros((), dtype=np.int64)}
+    numbers |= {"level": np.zeros((), dtype=np.float32), "unit": np.ones((), dtype=np.float32)}
+    critic: Memory = numbers | networks.pack((q, q, zeros, zeros))
     actor: Memory = {"theta": theta.astype(np.float32), "first": still, "second": still}
     return prefixed("critic.", critic) | prefixed("actor.", actor)
 
@@ -47,7 +69,7 @@ def new_learner(settings: TD3Settings, policy: Policy, theta: FloatArray, seed: 
 class ActorCriticLesson(Lesson):
     """Updates of the critics, and of the actor after every second one of them."""
 
-    settings: TD3Settings
+    settings: ActorCriticSettings
     space: Space
     policy: Policy
     whitening: Whitening
@@ -96,11 +118,27 @@ class ActorCriticLesson(Lesson):
             OffrankError: they are not finite.
         """
         step = int(self.learner["critic.step"]) + self.updates
-        out = prefixed("critic.", {"step": np.array(step, dtype=np.int64), **networks.pack(nets)})
+        level, unit = (np.array(number) for number in self.scale)
+        numbers: Memory = {"step": np.array(step, dtype=np.int64), "level": level, "unit": unit}
+        out = prefixed("critic.", numbers | networks.pack(nets))
         out |= prefixed("actor.", actor)
         if not all(np.isfinite(value).all() for value in out.values()):
             raise OffrankError(f"the critics or the actor became non-finite in iteration {self.iteration}")
         return out
+
+    @cached_property
+    def scale(self) -> tuple[np.float32, np.float32]:
+        """The level and the unit of the values that the networks learn: value = level + unit * output.
+
+        The level is the value of a state if every transition paid the mean of the replay buffer, and ended the episode
+        as often. So a slow copy need not climb there, and values of a long horizon differ from 0 by what states differ.
+        The unit is a multiple of the deviation of the rewards: large values would take Adam long to reach.
+        """
+        settings, starts = self.settings, self.replay["ahead"] > 0
+        gain, boot = (self.replay[name][starts].astype(np.float64) for name in ("gain", "boot"))
+        level = gain.mean() / max(1 - boot.mean(), 1e-6) if settings.level else 0.0
+        unit = settings.reward_unit * gain.std() / settings.n_steps
+        return np.float32(level), np.float32(unit if unit > 0 else 1.0)
 
     def stream(self) -> Generator:
         """Random numbers of this lesson."""
@@ -125,7 +163,9 @@ class ActorCriticLesson(Lesson):
         now = np.concatenate([z, replay["action"][at] / scale], axis=1)
         then = np.concatenate([later, action / scale], axis=1)
         beyond = np.minimum(*(critics.forward(slow, then)[2] for _, slow, _, _ in twins))
-        y = replay["gain"][at, None] + replay["boot"][at, None] * beyond
+        gain, boot = replay["gain"][at, None], replay["boot"][at, None]
+        level, unit = self.scale
+        y = (gain - level * (1 - boot)) / unit + boot * beyond
         size, share = networks.step_size(settings.critic_rate, step), float(np.float32(settings.slow))
         for q, slow, first, second in twins:
             networks.adam(q, critics.squared_error_gradient(q, now, y), first, second, size)
@@ -153,7 +193,7 @@ def value(learner: Memory, space: Space, z: Floats, actions: Floats) -> Floats:
     q = part(learner, "critic.q.")
     inputs = np.concatenate([np.clip(z, -OUTLIER, OUTLIER), actions / half_range(space, actions.shape[1])], axis=1)
     values = [critics.forward(one(q, which), inputs)[2][:, 0] for which in range(2)]
-    mean: Floats = np.mean(values, axis=0)
+    mean: Floats = learner["critic.level"] + learner["critic.unit"] * np.mean(values, axis=0)
     return mean
 
 

@@ -163,6 +163,8 @@ class _Rows(TransitionRows):
         integers = partial(torch.zeros, dtype=torch.int64, device=device)
         self._drawn, self._at = integers(DRAWN, B), integers(runs, DRAWN * B, 2)
         self._noise = torch.zeros(runs, DRAWN, B, self.p, device=device)
+        scales = upload(np.array([lesson.scale for lesson in lessons]), device)
+        self._level, self._unit = scales.T[:, :, None, None, None]
 
     def feed(self, batch: ActorCriticBatch, k: int, going: Sequence[int]) -> None:
         """Write the batches of graph number k for some runs."""
@@ -172,6 +174,8 @@ class _Rows(TransitionRows):
         B, end = self._settings.batch, begin + UNROLLED
         self.gather(batch.critics, self._at[:, begin * B : end * B], going, self._half)
         batch.noise[: len(self.rings)] = self._noise[:, begin:end]
+        gain, boot = (rows[: len(self.rings)] for rows in (batch.critics.gain, batch.critics.boot))
+        gain.sub_(self._level * (1 - boot)).div_(self._unit)
 
     def _draw(self, going: Sequence[int]) -> None:
         for r in going:

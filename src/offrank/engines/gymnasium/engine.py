@@ -90,8 +90,9 @@ class GymnasiumEngine(Engine):
 
     def _job(self, key: tuple[int, int]) -> Job:
         request, i = self._open[key[0]][0], key[1]
-        seed = int(request.seeds[i])
-        return Job(key, request.policy, request.theta(i), request.whitening, seed, request.horizon, request.keep)
+        policy, whitening, horizon, seed = request.policy, request.whitening, request.horizon, int(request.seeds[i])
+        noise = request.step_noise(i)
+        return Job(key, policy, request.theta(i), whitening, seed, horizon, noise, request.keep)
 
     def _assign(self) -> None:
         """Give queued episodes to idle workers, after starting as many workers as there are episodes for."""

@@ -112,9 +112,16 @@ class EnvRunner:
         return np.clip(output, *self._bounds).astype(self._action_space.dtype)
 
     def run(
-        self, policy: Policy, theta: FloatArray, whitening: Whitening, seed: int, horizon: int, keep: bool
+        self,
+        policy: Policy,
+        theta: FloatArray,
+        whitening: Whitening,
+        seed: int,
+        horizon: int,
+        noise: FloatArray | None,
+        keep: bool,
     ) -> Episode:
-        """Run one episode of a policy.
+        """Run one episode of a policy, with noise (horizon, p) added to its actions.
 
         Raises:
             EpisodeError: an action, observation or reward is not finite or too large, or the environment failed.
@@ -132,6 +139,8 @@ class EnvRunner:
                 if not np.isfinite(output).all():
                     check_finite(np.stack([*observations, observation]), np.array([*rewards, 0.0]), seed)
                     raise EpisodeError("non-finite action", seed, step)
+                if noise is not None:
+                    output = self.space.clip(output) + noise[step]
                 raw, reward, terminated, truncated, _ = _values("step", self.env.step(self.action(output)), STEP)
                 observations.append(observation)
                 rewards.append(_number(reward))

@@ -40,10 +40,11 @@ class Job:
     whitening: Whitening
     seed: int
     horizon: int
+    noise: FloatArray | None  # (horizon, p), added to the actions
     keep: bool
 
     def run(self, runner: EnvRunner) -> Episode:
-        return runner.run(self.policy, self.theta, self.whitening, self.seed, self.horizon, self.keep)
+        return runner.run(self.policy, self.theta, self.whitening, self.seed, self.horizon, self.noise, self.keep)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,12 @@ static int observe(const World *w, double *out) {
   return finite;
 }
 
+static void clip(const World *w, double *action) {
+  if (w->low)
+    for (int64_t i = 0; i < w->p; i++)
+      action[i] = action[i] < w->low[i] ? w->low[i] : action[i] > w->high[i] ? w->high[i] : action[i];
+}
+
 static double position(const World *w) {
   double sum = 0.0, total = 0.0;
   for (int64_t i = 0; i < w->n_positions; i++) {
@@ -159,11 +165,12 @@ void offrank_actions(const Actor *a, int64_t p, int64_t count, const double *obs
 
 /* Runs an episode until the horizon, termination, or an error. The simulation must be in its start state.
  *
+ * noise: (horizon, p), added to the actions, or null.
  * seen: (horizon + 1, n), the observations before each step and after the last one.
  * rewards: (horizon).
  * Returns the number of steps taken; *status is the reason for stopping. */
-int64_t offrank_episode(const World *w, const Actor *a, int64_t horizon, double *seen, double *rewards,
-                        int64_t *status) {
+int64_t offrank_episode(const World *w, const Actor *a, int64_t horizon, const double *noise, double *seen,
+                        double *rewards, int64_t *status) {
   const int64_t n = w->n, p = w->p;
   const int64_t n_live = prepare(a);
   double *ctrl = w->ctrl;
@@ -176,8 +183,11 @@ int64_t offrank_episode(const World *w, const Actor *a, int64_t horizon, double 
       return t;
     }
     act(a, n_live, seen + t * n, ctrl);
-    if (w->low)
-      for (int64_t i = 0; i < p; i++) ctrl[i] = ctrl[i] < w->low[i] ? w->low[i] : ctrl[i] > w->high[i] ? w->high[i] : ctrl[i];
+    clip(w, ctrl);
+    if (noise) {
+      for (int64_t i = 0; i < p; i++) ctrl[i] += noise[t * p + i];
+      clip(w, ctrl);
+    }
     double cost = 0.0;
     for (int64_t i = 0; i < p; i++) cost += ctrl[i] * ctrl[i];
     for (int64_t k = 0; k < w->frame_skip; k++) w->mj_step(w->model, w->data);

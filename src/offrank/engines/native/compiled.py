@@ -69,7 +69,7 @@ def library() -> Any:
         if found.offrank_layout() != sizes[0] + 1000 * (sizes[1] + 1000 * sizes[2]):
             return None  # built from another version of the source
         found.offrank_episode.restype = Int
-        found.offrank_episode.argtypes = [Address, Address, Int, Address, Address, Address]
+        found.offrank_episode.argtypes = [Address, Address, Int, Address, Address, Address, Address]
         found.offrank_actions.restype = None
         found.offrank_actions.argtypes = [Address, Int, Int, Address, Address]
     except (OSError, AttributeError):

@@ -9,6 +9,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from offrank.core.arrays import FloatArray
 from offrank.core.errors import EpisodeError
 from offrank.core.rollouts import Episode, Request, Trajectory
 from offrank.engines.native.compiled import Actor, Bound, Int, Piece, World, library, mj_step_address
@@ -45,13 +46,13 @@ class Simulation:
         if self._actor is None or self._actor.policy != request.policy:
             self._actor = Actor(request.policy)
         self._actor.set(request.theta(index), request.whitening)
-        length, status = self.simulate(self._actor, seed, horizon)
+        length, status = self.simulate(self._actor, seed, horizon, request.step_noise(index))
         if status > 1:
             raise EpisodeError(STATUS[status], seed, length)
         trajectory = Trajectory(self._seen[:length], self._rewards[:length], status == 1, self._seen[length])
         return Episode.of(trajectory, request.keep)
 
-    def simulate(self, actor: Actor, seed: int, horizon: int) -> tuple[int, int]:
+    def simulate(self, actor: Actor, seed: int, horizon: int, noise: FloatArray | None = None) -> tuple[int, int]:
         """Fill the buffers with one episode. Returns the number of steps and the index of STATUS."""
         task, policy = self.task, actor.policy
         if (policy.n, policy.p) != (task.obs_dim, task.act_dim):
@@ -65,6 +66,7 @@ class Simulation:
             ctypes.byref(self._world),
             ctypes.byref(actor.structure),
             horizon,
+            None if noise is None else noise.ctypes.data,
             self._seen.ctypes.data,
             self._rewards.ctypes.data,
             ctypes.byref(status),

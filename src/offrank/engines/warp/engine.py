@@ -168,6 +168,7 @@ class WarpEngine(Engine):
             whitenings=[r.whitening for r, size in zip(requests, sizes, strict=True) for _ in range(size)],
             horizons=np.repeat([r.horizon for r in requests], sizes),
             keep=np.repeat([r.keep for r in requests], sizes),
+            noise=[r.step_noise(i) for r, (_, *span) in zip(requests, spans, strict=True) for i in range(*span)],
         )
 
 

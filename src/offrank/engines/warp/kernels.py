@@ -280,6 +280,27 @@ def record_observation(
 
 
 @wp.kernel
+def add_noise(
+    row: wp.array(dtype=int),
+    step: wp.array(dtype=int),
+    keep: wp.array(dtype=int),
+    noise: wp.array3d(dtype=float),
+    low: wp.array(dtype=float),
+    high: wp.array(dtype=float),
+    # in and out
+    ctrl: wp.array2d(dtype=float),
+):
+    """Thread (w, i): add the noise of this step to an action of a kept episode, and clip it again."""
+    w, i = wp.tid()
+    r = row[w]
+    if r < 0:
+        return
+    k = keep[r]
+    if k >= 0:
+        ctrl[w, i] = wp.clamp(ctrl[w, i] + noise[k, step[w], i], low[i], high[i])
+
+
+@wp.kernel
 def scatter(
     rows: wp.array(dtype=int),
     values: wp.array2d(dtype=float),

@@ -20,7 +20,7 @@ class Policies:
     def __init__(self, rows: int, worlds: int, actions: int, box: tuple[Any, Any] | None = None):
         self._rows, self._worlds = rows, worlds
         low, high = box or (np.full(actions, -HUGE), np.full(actions, HUGE))
-        self._box = [wp.array(bound.astype(np.float32), dtype=float) for bound in (low, high)]
+        self.box = [wp.array(bound.astype(np.float32), dtype=float) for bound in (low, high)]
         self._kinds: dict[Policy, int] = {}
         self._kind = wp.zeros(rows, dtype=int)
         self._theta = wp.zeros((rows, 1), dtype=float)
@@ -47,7 +47,7 @@ class Policies:
         tables = [row, self._kind, self._layers, self._theta, z]
         for k, width in enumerate(self._widths):
             before, after = self._hidden[(k + 1) % 2], self._hidden[k % 2]
-            wp.launch(run_layer, (self._worlds, width), [k, *tables, before, *self._box], outputs=[after, ctrl])
+            wp.launch(run_layer, (self._worlds, width), [k, *tables, before, *self.box], outputs=[after, ctrl])
 
     @property
     def _widths(self) -> list[int]:

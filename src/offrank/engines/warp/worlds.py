@@ -8,11 +8,20 @@ import numpy as np
 import warp as wp
 from numpy.typing import NDArray
 
+from offrank.core.arrays import FloatArray
 from offrank.core.errors import EngineError
 from offrank.core.normalizer import Whitening
 from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode, Trajectory
-from offrank.engines.warp.kernels import FIELDS, observe, record_observation, reward_and_reset, scatter, scatter_ints
+from offrank.engines.warp.kernels import (
+    FIELDS,
+    add_noise,
+    observe,
+    record_observation,
+    reward_and_reset,
+    scatter,
+    scatter_ints,
+)
 from offrank.engines.warp.mjwarp import aligned_mjwarp, device_model
 from offrank.engines.warp.policies import Policies, as_ints
 from offrank.engines.warp.substep import Substep
@@ -49,6 +58,7 @@ class Worlds:
         self._whitenings = Whitenings(rows)
         self._free_keep: list[int] = []
         self._kept: dict[int, int] = {}  # row: slot of its transitions
+        self._noise: Any = None  # (slots, steps, p) on the actions of kept episodes
         self._tail = self._seen = 0
         self._graph: Any = None
         self._launched: Any = None  # an event recorded after the last launch
@@ -162,6 +172,7 @@ class Worlds:
         whitenings: list[Whitening],
         horizons: NDArray[np.int64],
         keep: NDArray[np.bool_],
+        noise: list[FloatArray | None],
     ) -> list[int]:
         """Put m episodes into the table and the queue. Returns their rows.
 
@@ -170,6 +181,7 @@ class Worlds:
             policies, thetas, whitenings: kind, parameters and normaliser of each policy.
             horizons: (m,).
             keep: (m,), whether to store the transitions.
+            noise: (horizon, p) each, added to the actions of a kept episode; None: nothing.
         """
         m = len(whitenings)
         rows = [self._free.pop() for _ in range(m)]
@@ -177,6 +189,7 @@ class Worlds:
         keep_rows = np.full(m, -1)
         for i in np.flatnonzero(keep):
             keep_rows[i] = self._kept[rows[i]] = self._free_keep.pop()
+        self._load_noise(keep_rows, noise)
         places, fresh = self._whitenings.place(rows, whitenings)
         with wp.ScopedDevice(self.device):
             if fresh:
@@ -222,6 +235,29 @@ class Worlds:
         self._free_keep += list(range(have, more))
         self._graph = None
 
+    def _load_noise(self, slots: NDArray[np.int64], noise: list[FloatArray | None]) -> None:
+        """Write the noise on the actions of kept episodes to their slots, zeros where there is none. There is an array
+        for it once an episode has noise."""
+        kept = [(int(slot), own) for slot, own in zip(slots, noise, strict=True) if slot >= 0]
+        if self._noise is None and not any(own is not None for _, own in kept):
+            return
+        (count, steps, _), p = self.a["kept"].shape, self.task.act_dim
+        with wp.ScopedDevice(self.device):
+            if self._noise is None or self._noise.shape[:2] != (count, steps):
+                larger = np.zeros((count, steps, p), dtype=np.float32)
+                if self._noise is not None:
+                    before = self._noise.numpy()
+                    larger[: len(before), : before.shape[1]] = before
+                self._noise, self._graph = wp.array(larger, dtype=float), None
+            if kept:
+                values = np.zeros((len(kept), steps, p), dtype=np.float32)
+                for place, (_, own) in zip(values, kept, strict=True):
+                    if own is not None:
+                        place[: len(own)] = own
+                flat = wp.array(values.reshape(len(kept), -1), dtype=float)
+                at = as_ints([slot for slot, _ in kept])
+                wp.launch(scatter, flat.shape, [at, flat], outputs=[self._noise.reshape((count, -1))])
+
     # --- control steps
 
     @property
@@ -253,6 +289,9 @@ class Worlds:
 
     def _act(self) -> None:
         self.policies.act(self.a["row"], self.a["z"], self.data.ctrl)
+        if self._noise is not None:
+            noisy = [*self._of("row", "step", "keep"), self._noise, *self.policies.box]
+            wp.launch(add_noise, (self.count, self.task.act_dim), noisy, outputs=[self.data.ctrl])
 
     def _observe_and_reset(self) -> None:
         """Observations and rewards after a control step, results of ended episodes, and start of the next ones."""
