@@ -560,6 +560,21 @@ def test_numbers_may_have_units(offrank) -> None:
         assert read(Path(text) / "config.json")["steps"] == value
 
 
+@pytest.mark.parametrize("command", ["evaluate run --episodes 1", "record run --out v.mp4"])
+def test_a_file_does_not_decide_which_modules_are_imported(offrank, monkeypatch, command: str) -> None:
+    offrank(*POINT, "--out", "run")
+    monkeypatch.delitem(sys.modules, "toy_envs")
+    offrank(*command.split()).complains("run/best.offrank", "toy_envs:Point-v0", "import", "--allow-import")
+    with pytest.raises(offrank_package.UsageError, match=r"import the module 'toy_envs'.*env='toy_envs:Point-v0'"):
+        offrank_package.load("run").evaluate(1)
+    policy = offrank_package.load("run/best.offrank").policy
+    assert policy.predict(np.zeros(2)).shape == (2,)  # acting needs no environment
+    assert "toy_envs" not in sys.modules
+    if command.startswith("evaluate"):
+        offrank(*command.split(), "--allow-import", "--workers", "0")
+        assert "toy_envs" in sys.modules
+
+
 def test_evaluate_as_json(offrank) -> None:
     offrank(*SWIMMER, "--out", "run")
     found = offrank("evaluate", "run", "--episodes", "3", "--json").json

@@ -24,7 +24,7 @@ from offrank.runs.evaluation import check_sizes, evaluate_policy
 from offrank.runs.folder import CHECKPOINT, CURVE
 from offrank.runs.opening import holds_run, make_folder, open_run, stored_config
 from offrank.runs.run import Callback, Run
-from offrank.runs.saved import ASK_TELL, Saved, initial_policy
+from offrank.runs.saved import ASK_TELL, Saved, foreign_module, initial_policy
 
 Env = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
 
@@ -237,6 +237,11 @@ class Agent:
     @property
     def engine(self) -> Engine:
         if self._engine is None:
+            if module := foreign_module(self._config.task):
+                raise UsageError(
+                    f"the agent was trained on {self._config.task}: this would import the module {module!r} because "
+                    f"its file names it; import it yourself, or pass env={self._config.task!r} to offrank.load"
+                )
             self._engine = _engine_of(self._config, self._config.task, self._pool)
         return self._engine
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from offrank.cli import gpu
 from offrank.cli.options import count, natural
+from offrank.cli.saved import add_saved, saved_of
 from offrank.runs.evaluation import evaluate_policy
-from offrank.runs.saved import WHICH, Saved
 
 
 def add_parser(verbs: Any) -> None:
@@ -20,8 +20,7 @@ def add_parser(verbs: Any) -> None:
         description="Run new episodes of a saved policy.",
         epilog="example:\n  offrank evaluate runs/HalfCheetah-v3-op-ars-0 --episodes 100 --json",
     )
-    parser.add_argument("path", type=Path, metavar="PATH", help="a run folder or a policy file")
-    parser.add_argument("--which", choices=list(WHICH), default="best", help="policy of a run folder (default: best)")
+    add_saved(parser)
     parser.add_argument("--episodes", type=count, default=100)
     parser.add_argument("--seed", type=natural, default=0, help="seed of the start states")
     parser.add_argument("--engine", help="instead of the one it was trained with")
@@ -43,7 +42,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    saved = Saved.find(args.path, args.which)
+    saved = saved_of(args)
     device = gpu.gpu_of(args, args.engine or saved.config.engine)
     engine = saved.engine(args.engine, threads=args.threads, workers=args.workers, gpu=device)
     try:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from offrank.cli.options import count, natural
+from offrank.cli.saved import add_saved, saved_of
 from offrank.core.errors import UsageError, require
 from offrank.display.video import frame_rate, open_rendered, play_episodes, showing, write_video
 from offrank.engines import native_name
-from offrank.runs.saved import WHICH, Saved
 
 
 def add_parser(verbs: Any) -> None:
@@ -22,8 +22,7 @@ def add_parser(verbs: Any) -> None:
         ("play", "watch a policy in a window", "offrank play runs/HalfCheetah-v3-op-ars-0"),
     ):
         parser = verbs.add_parser(name, help=help, description=f"{help.capitalize()}.", epilog=f"example:\n  {example}")
-        parser.add_argument("path", type=Path, metavar="PATH", help="a run folder or a policy file")
-        parser.add_argument("--which", choices=list(WHICH), default="best", help="policy of a run folder")
+        add_saved(parser)
         parser.add_argument("--episodes", type=count, default=1)
         parser.add_argument("--steps", type=count, help="maximum number of steps per episode")
         parser.add_argument("--seed", type=natural, default=0, help="seed of the first start state")
@@ -39,7 +38,7 @@ def record(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.out}: a video ends in .mp4 or .gif")
     require("imageio.v2", "video")  # checked first, before any slow work
     require("imageio_ffmpeg", "video")
-    saved = Saved.find(args.path, args.which)
+    saved = saved_of(args)
     runner = open_rendered(saved, "rgb_array", (args.width, args.height))
     playing = play_episodes(runner, saved, args.seed, args.episodes, args.steps)
     frames, total, length = write_video(args.out, runner, saved, playing)
@@ -50,7 +49,7 @@ def record(args: argparse.Namespace) -> int:
 def play(args: argparse.Namespace) -> int:
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise UsageError("play opens a window, and there is no display here: use offrank record")
-    saved = Saved.find(args.path, args.which)
+    saved = saved_of(args)
     runner = open_rendered(saved, "human")
     pause = 1 / frame_rate(runner)
     ours = native_name(saved.config.task) is not None  # other environments pause by themselves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ class Saved:
     config: RunConfig
     meta: dict[str, Any]
     complete: bool
+    trusted: bool = False  # whether the module that its task names may be imported
 
     @staticmethod
     def read(path: Path) -> Saved:
@@ -54,9 +56,15 @@ class Saved:
         raise UsageError(f"{path} is not a run folder: it has neither {WHICH[which]} nor {CHECKPOINT}")
 
     def require_environment(self) -> None:
-        """Raise UsageError if the policy was trained by AskTell, without an environment to run it in."""
+        """Raise UsageError if the policy was trained by AskTell, without an environment to run it in, or if a module
+        would have to be imported that only the file names."""
         if self.config.engine == ASK_TELL:
             raise UsageError(f"{self.path} was trained by ask and tell: there is no environment to run it in")
+        if not self.trusted and (module := foreign_module(self.config.task)):
+            raise UsageError(
+                f"{self.path} was trained on {self.config.task}: this would import the module {module!r} because the "
+                "file names it; add --allow-import if you trust it"
+            )
 
     def engine(self, engine: str | None = None, **pool: Any) -> Engine:
         """An engine for the environment that the policy was trained on.
@@ -74,6 +82,12 @@ class Saved:
             env_args=config.env_args,
             clip_actions=config.clip_actions,
         )
+
+
+def foreign_module(task: str) -> str | None:
+    """The module that makes a task, if it has one that is not imported yet."""
+    module = task.rpartition(":")[0]
+    return module if module and module not in sys.modules else None
 
 
 def initial_policy(source: str | Path | TrainedPolicy | None) -> TrainedPolicy | None:
