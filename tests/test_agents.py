@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
 from functools import partial
 from pathlib import Path
@@ -657,3 +659,9 @@ def test_what_an_environment_returns_is_checked(env: Any, line: str, workers: in
     with pytest.raises(EpisodeError, match=re.escape(line) + r".*\(episode seed \d+, step \d\)"):
         learner.learn(iterations=1, eval_every=0)
     learner.close()
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_agents_say_that_they_cannot_be_copied(way: Any) -> None:
+    with pytest.raises(TypeError, match=r"cannot be pickled or copied: use agent.save and offrank.load"):
+        way(offrank.ARS("Swimmer-v3"))

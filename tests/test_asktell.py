@@ -450,8 +450,10 @@ def test_what_does_not_fit_is_refused_and_not_recorded(tmp_path, change, error, 
     with pytest.raises(error, match=message):
         run.tell(episode, rewards, observations)
     assert told_files(tmp_path) == set()
-    assert [e.id for e in run.ask()] == [e.id for e in ask_tell(tmp_path).ask()] == [episode.id]
-    assert finish(run).policy.sha256 == finish(ask_tell()).policy.sha256
+    assert [e.id for e in run.ask()] == [episode.id]
+    again = ask_tell(tmp_path)
+    assert [e.id for e in again.ask()] == [episode.id]
+    assert finish(again).policy.sha256 == finish(ask_tell()).policy.sha256
 
 
 def test_an_episode_is_told_once(tmp_path) -> None:
@@ -589,3 +591,22 @@ def test_a_critic_learns_between_what_is_asked() -> None:
     learner.learn(iterations=4, eval_every=0)
     run = AskTell(offrank.QARS, 2, 2, low=-2.0, high=2.0, horizon=HORIZON, iterations=4, policy="skip:3", **small)
     assert finish(run).policy.sha256 == learner.policy.sha256
+
+
+def test_the_newer_of_two_objects_goes_on_with_a_journal(tmp_path: Path) -> None:
+    """In a notebook a cell may be run twice. The older object must neither write nor unlock the folder."""
+    first = AskTell(offrank.ARS, 2, 2, journal=tmp_path / "j", horizon=5)
+    episode = first.ask()[0]
+    told = {"rewards": np.ones(5), "observations": np.ones((6, 2))}
+    first.tell(episode, **told)
+    second = AskTell(offrank.ARS, 2, 2, journal=tmp_path / "j", horizon=5)
+    assert episode.id not in [other.id for other in second.ask()]
+    for use in (first.ask, lambda: first.tell(episode, **told)):
+        with pytest.raises(UsageError, match="another AskTell goes on with"):
+            use()
+    first.close()
+    other = f"import offrank; offrank.AskTell(offrank.ARS, 2, 2, journal={str(tmp_path / 'j')!r}, horizon=5)"
+    beside = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True)
+    assert "BusyError" in beside.stderr  # still locked
+    second.tell(second.ask()[0], **told)
+    second.close()

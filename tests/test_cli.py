@@ -900,7 +900,7 @@ def test_a_worker_that_dies_again_and_again_stops_its_own_run_only_and_every_fai
     words = ["train", "toy_envs:CrashAt-v0", "--env-arg", f"seed={bad}", *SHORT, "--algo", "ars", "--iterations", "3"]
     outcome = offrank(*words, "--workers", "2", "--seeds", "0-2", "--out", "fleet")
     assert outcome.status == 1
-    why = f"a worker process died 3 times in it (exit status 3) (episode seed {bad})"
+    why = f"lost its worker 3 times, at last because its process died (exit status 3) (episode seed {bad})"
     assert outcome.err.splitlines()[-1] == f"offrank: toy_envs_CrashAt-v0-ars-1: {why}"
     ended = [Path(f"fleet/toy_envs_CrashAt-v0-ars-{seed}/result.json").is_file() for seed in range(3)]
     assert ended == [True, False, True]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import gymnasium as gym
 from numpy.typing import ArrayLike
@@ -40,8 +40,8 @@ class Agent:
         policy: the kind of policy, such as linear, affine, skip:32 or mlp:64,64; by default that of the algorithm.
         init: a policy to start from: one in memory, a policy file, a checkpoint, or a run folder (its best one). Its
             kind is the default of `policy`.
-        engine, threads, workers, env_args, clip_actions: see `offrank.engines.make_engine`. env_args are only for an
-            environment given by its name.
+        engine, threads, workers, env_args, clip_actions, episode_seconds: see `offrank.engines.make_engine`. env_args
+            are only for an environment given by its name.
         gpu: device and settings of the engine `warp`; see `offrank.Gpu`.
         cluster: the cluster of the engine `ray`; see `offrank.Cluster`.
         horizon: maximum number of steps per episode; by default that of the environment.
@@ -68,10 +68,11 @@ class Agent:
         clip_actions: bool | None = None,
         gpu: Gpu | None = None,
         cluster: Cluster | None = None,
+        episode_seconds: float | None = None,
         horizon: int | None = None,
         **hyperparameters: Any,
     ):
-        check_pool(threads, workers, gpu, cluster)
+        check_pool(threads, workers, gpu, cluster, episode_seconds)
         task = env if isinstance(env, str) else _name_of(env)
         known, init = task if isinstance(env, str) else None, initial_policy(init)
         recipe = resolve(known, self.algo, ranker, hyperparameters, policy, init)
@@ -81,13 +82,14 @@ class Agent:
         if cluster is None and on_cluster(engine):
             cluster = Cluster()
         self._pool: dict[str, Any] = {"threads": threads, "workers": workers, "gpu": gpu, "cluster": cluster}
+        self._pool["episode_seconds"] = episode_seconds
         self._engine: Engine | None
         if isinstance(env, str):
             self._engine = make_engine(env, engine, env_args=env_args, clip_actions=clip_actions, **self._pool)
         else:
             if env_args:
                 raise UsageError("env_args are for an environment given by its name: make yours with them")
-            self._engine = _own_engine(env, workers, clip_actions, cluster)
+            self._engine = _own_engine(env, workers, clip_actions, cluster, episode_seconds)
             engine, clip_actions = "gymnasium", clip_actions is not False
         self._config: RunConfig = configure(
             task,
@@ -234,6 +236,10 @@ class Agent:
     def hyperparameters(self) -> dict[str, Any]:
         return dict(self._config.hyperparameters)
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        what = "an agent holds threads and files, so it cannot be pickled or copied"
+        raise TypeError(f"{what}: use agent.save and offrank.load")
+
     @property
     def engine(self) -> Engine:
         if self._engine is None:
@@ -330,30 +336,32 @@ def load(
     workers: int | None = None,
     gpu: Gpu | None = None,
     cluster: Cluster | None = None,
+    episode_seconds: float | None = None,
 ) -> Agent:
     """An agent from a file that `save` or a run wrote, or from a run folder.
 
     Args:
         path: a saved agent, a checkpoint, a policy file, or a run folder (whose checkpoint is read).
         env: the environment; needed to train or evaluate if the agent was made with an environment object or function.
-        threads, workers, gpu: see `offrank.engines.make_engine`.
+        threads, workers, gpu, episode_seconds: see `offrank.engines.make_engine`.
         cluster: run the episodes on this cluster, whatever engine was used before.
 
     Raises:
         UsageError: there is no such file, it is damaged, or it needs `env`.
     """
-    check_pool(threads, workers, gpu, cluster)
+    check_pool(threads, workers, gpu, cluster, episode_seconds)
     path = check_path("path", path)
     saved = Saved.read(path / CHECKPOINT) if (path / CHECKPOINT).is_file() else Saved.find(path)
     kind = AGENTS.get(saved.config.algo, Agent)
     agent = kind.__new__(kind)
     agent._config, agent._policy, agent._run = saved.config, saved.policy, None
     agent._pool = {"threads": threads, "workers": workers, "gpu": gpu, "cluster": cluster}
+    agent._pool["episode_seconds"] = episode_seconds
     agent._engine = None
     if isinstance(env, str):
         agent._engine = _engine_of(saved.config, env, agent._pool)
     elif env is not None:
-        agent._engine = _own_engine(env, workers, saved.config.clip_actions, cluster)
+        agent._engine = _own_engine(env, workers, saved.config.clip_actions, cluster, episode_seconds)
     if saved.complete and saved.config.engine != ASK_TELL:
         check_sizes(saved.policy, agent.engine.space)
         agent._run = Run(saved.config, agent.engine.space)
@@ -375,6 +383,7 @@ def _own_engine(
     workers: int | None,
     clip: bool | None,
     cluster: Cluster | None,
+    episode_seconds: float | None,
 ) -> Engine:
     from offrank.engines.gymnasium.engine import GymnasiumEngine
 
@@ -383,9 +392,11 @@ def _own_engine(
             f"env is a {type(env).__name__}: give a task's name, an environment, or a function that makes one"
         )
     if cluster is None:
-        return GymnasiumEngine(env, workers, clip_actions=clip is not False)
+        return GymnasiumEngine(env, workers, clip is not False, episode_seconds)
     if isinstance(env, gym.Env):
         raise UsageError("an environment object stays in this process: give a function that makes it, for a cluster")
+    if episode_seconds is not None:
+        cluster = replace(cluster, episode_seconds=episode_seconds)
     return on_ray(partial(GymnasiumEngine, env, 0, clip is not False), cluster, workers)
 
 

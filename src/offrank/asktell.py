@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,6 +49,9 @@ class EpisodeToRun:
             return action
         noisy: FloatArray = action + self.noise[step].reshape(action.shape)
         return noisy if policy.low is None else noisy.clip(policy.low, policy.high)
+
+
+_owners: WeakValueDictionary[Path, AskTell] = WeakValueDictionary()  # by journal, those of this process
 
 
 class AskTell:
@@ -151,6 +155,7 @@ class AskTell:
                 config = replace(config, init=begun.init, policy=given["policy"])
             stored_config(self._journal, ASK_TELL, {}, given | hyperparameters)
         self._run = open_run(config, space, self._journal, True, (), 0.0, init)
+        self._take_over()
         self._run.start()
         self._request: Request | None = None
         self._pending = self._list_pending()
@@ -176,7 +181,12 @@ class AskTell:
         return self._run.result
 
     def ask(self) -> list[EpisodeToRun]:
-        """The episodes to run now, in any order, without those already told. When all are told, there are new ones."""
+        """The episodes to run now, in any order, without those already told. When all are told, there are new ones.
+
+        Raises:
+            UsageError: another AskTell goes on with the journal.
+        """
+        self._check_owner()
         return [episode for episode in self._pending.values() if episode.id not in self._told]
 
     def tell(
@@ -197,9 +207,11 @@ class AskTell:
             truncated: whether it was cut short for another reason (the battery was empty).
 
         Raises:
-            UsageError: it was not asked for, was told before, or the arrays do not fit.
+            UsageError: it was not asked for, was told before, or the arrays do not fit; or another AskTell goes on with
+                the journal.
             EpisodeError: a reward or an observation is not finite, or beyond 1e100.
         """
+        self._check_owner()
         self._check_asked(episode)
         trajectory = self._checked(episode, rewards, observations, terminated, truncated)
         if self._journal is not None:  # written first: from here on the episode is never asked for again
@@ -213,6 +225,21 @@ class AskTell:
     def close(self) -> None:
         """Close the journal. All told episodes are already stored in it."""
         self._run.close()
+
+    # --- the owner of the journal
+
+    def _take_over(self) -> None:
+        """From now on this object writes the journal. Another one of this process stops to do so: in a notebook, a cell
+        may be run twice. (Other processes are kept out by the folder's lock.)"""
+        if self._journal is None:
+            return
+        before, _owners[self._journal.absolute()] = _owners.get(self._journal.absolute()), self
+        if before is not None:
+            before._run.lose_folder()
+
+    def _check_owner(self) -> None:
+        if self._journal is not None and _owners.get(self._journal.absolute()) is not self:
+            raise UsageError(f"another AskTell goes on with {self._journal}: use that one")
 
     # --- pending episodes
 

@@ -36,7 +36,8 @@ class Fleet:
         init: a policy that every run starts from; see `offrank.agents.Agent`.
         grid: lists of values of hyperparameters and of `policy`, by name; every combination is a run of each algorithm
             and seed.
-        engine, threads, workers, env_args, clip_actions, gpu, cluster: see `offrank.engines.make_engine`.
+        engine, threads, workers, env_args, clip_actions, gpu, cluster, episode_seconds: see
+            `offrank.engines.make_engine`.
         lessons: where critics and actors are trained: `cpu`, or `cuda` for a GPU, whichever engine runs the episodes.
             By default on the warp engine's GPU, and elsewhere on the CPU.
         horizon: maximum number of steps per episode; by default that of the environment.
@@ -63,6 +64,7 @@ class Fleet:
         clip_actions: bool | None = None,
         gpu: Gpu | None = None,
         cluster: Cluster | None = None,
+        episode_seconds: float | None = None,
         lessons: str | None = None,
         horizon: int | None = None,
         **hyperparameters: Any,
@@ -103,6 +105,7 @@ class Fleet:
             clip_actions=clip_actions,
             gpu=gpu,
             cluster=cluster,
+            episode_seconds=episode_seconds,
         )
         settings: dict[str, Any] = {"engine": engine, "horizon": horizon, "clip_actions": clip_actions}
         settings |= {"env_args": stored_args, "init": self._init}

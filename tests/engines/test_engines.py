@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -378,9 +379,53 @@ def test_a_crashed_worker_is_replaced_and_its_episode_rerun_with_the_same_bits(t
     calm.close()
 
 
+def test_an_episode_that_hangs_is_run_again_with_the_same_bits(tmp_path: Path) -> None:
+    marker = {"marker": str(tmp_path / "hangs"), "times": 1}
+    hanging = make_engine("toy_envs:Hang-v0", workers=2, env_args=marker, episode_seconds=1.0)
+    request = small(hanging)
+    expected = make_engine("toy_envs:Point-v0", workers=0).run(request)
+    assert same_rollouts(hanging.run(request), expected)
+    assert (tmp_path / "hangs").exists()
+    hanging.close()
+
+
+def test_an_episode_that_keeps_hanging_is_named_and_leaves_no_process(tmp_path: Path) -> None:
+    marker = {"marker": str(tmp_path / "hangs"), "times": 99}
+    engine = make_engine("toy_envs:Hang-v0", workers=1, env_args=marker, episode_seconds=0.5)
+    with pytest.raises(
+        EpisodeError, match=r"lost its worker 3 times, at last because it took more than 0.5 s"
+    ) as error:
+        engine.run(small(engine))
+    assert error.value.seed in small(engine).seeds
+    assert all(worker._process.poll() is not None for worker in engine._workers)  # type: ignore[attr-defined]
+    engine.close()
+
+
+def test_lost_workers_are_reported_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offrank.engines.gymnasium.engine.REPORTED", (1,))
+    engine = make_engine("toy_envs:Crash-v0", workers=1, env_args={"marker": str(tmp_path / "crashes"), "times": 1})
+    with pytest.warns(UserWarning, match=r"1 worker was lost and replaced so far.*its process died \(exit status 3\)"):
+        assert len(engine.run(small(engine)).totals) == 6
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "how", "says"),
+    [
+        ("toy_envs:Point-v0", {"workers": 0, "episode_seconds": 3}, "episode_seconds needs worker processes"),
+        ("Swimmer-v3", {"engine": "mujoco", "episode_seconds": 3}, "the mujoco engine runs Swimmer-v3 itself"),
+        ("toy_envs:Point-v0", {"episode_seconds": 0}, "episode_seconds = 0: must be a positive number"),
+        ("toy_envs:Point-v0", {"episode_seconds": "3"}, "episode_seconds = '3': must be a positive number"),
+    ],
+)
+def test_a_limit_on_the_time_of_an_episode_where_there_cannot_be_one(task: str, how: dict, says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)):
+        make_engine(task, **how)
+
+
 def test_an_episode_that_keeps_crashing_is_named(tmp_path: Path) -> None:
     engine = make_engine("toy_envs:Crash-v0", workers=1, env_args={"marker": str(tmp_path / "m"), "times": 10**6})
-    with pytest.raises(EpisodeError, match=r"died 3 times in it .*\(episode seed 40\)"):
+    with pytest.raises(EpisodeError, match=r"lost its worker 3 times.*exit status 3.*\(episode seed 40\)"):
         engine.run(small(engine, 1, seed=40))
     engine.close()
 

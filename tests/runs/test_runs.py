@@ -3,6 +3,9 @@ from __future__ import annotations
 import errno
 import json
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -621,3 +624,20 @@ def test_a_run_of_before_there_was_a_setting_has_its_default() -> None:
     assert RunConfig.from_json(data) == config
     del data["hyperparameters"]["train_horizon"]
     assert RunConfig.from_json(data).hyperparameters == {**config.hyperparameters, "train_horizon": 0}
+
+
+def test_one_signal_stops_a_run_whose_environment_hangs_in_this_process(tmp_path: Path) -> None:
+    marker = tmp_path / "hangs"
+    command = ["train", "toy_envs:Hang-v0", "--algo", "ars", "--workers", "0", "--iterations", "3", "--quiet"]
+    command += ["--env-arg", f"marker={marker}", "--env-arg", "times=1", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "offrank", *command], stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+    )
+    while not marker.exists() and process.poll() is None:
+        time.sleep(0.1)
+    time.sleep(0.5)  # it has written that it hangs, and then does
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert err.count("\n") == 1 and "interrupted by SIGTERM; saved" in err
+    assert (tmp_path / "run" / "checkpoint.npz").is_file()

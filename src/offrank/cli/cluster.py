@@ -26,7 +26,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="other resources per worker (robot=1)",
     )
     group.add_argument(
-        "--episode-seconds", type=float, metavar="S", help="replace a worker whose episode takes longer (no limit)"
+        "--episode-seconds",
+        type=float,
+        metavar="S",
+        help="replace a worker whose episode takes longer, of the gymnasium engine, too (no limit)",
     )
     group.add_argument(
         "--mixed-nodes", action="store_true", default=None, help="warn, instead of failing, if nodes give other bits"
@@ -34,14 +37,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--runtime-env", type=Path, metavar="FILE", help="Ray runtime environment of the workers (JSON)")
 
 
-def cluster_of(args: argparse.Namespace) -> Cluster | None:
+def cluster_of(args: argparse.Namespace, limits_elsewhere: bool = False) -> Cluster | None:
     """The cluster given by the flags; None without --engine ray.
+
+    Args:
+        limits_elsewhere: whether --episode-seconds is also for other engines.
 
     Raises:
         UsageError: a flag is invalid, or was given without --engine ray.
     """
     given = {name: getattr(args, name) for name in FLAGS if getattr(args, name) is not None}
     if not on_cluster(args.engine or ""):
+        if limits_elsewhere:
+            given.pop("episode_seconds", None)
         if given:
             raise UsageError(f"--{next(iter(given)).replace('_', '-')} is for --engine ray")
         return None

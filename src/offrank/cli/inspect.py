@@ -26,6 +26,7 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--engine", help="instead of the one it was trained with")
     parser.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: one per CPU)")
     parser.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU)")
+    parser.add_argument("--episode-seconds", type=float, metavar="S", help="replace a worker that takes longer")
     gpu.add_flags(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=evaluate)
@@ -44,7 +45,8 @@ def add_parser(verbs: Any) -> None:
 def evaluate(args: argparse.Namespace) -> int:
     saved = saved_of(args)
     device = gpu.gpu_of(args, args.engine or saved.config.engine)
-    engine = saved.engine(args.engine, threads=args.threads, workers=args.workers, gpu=device)
+    pool = {"threads": args.threads, "workers": args.workers, "gpu": device}
+    engine = saved.engine(args.engine, **pool, episode_seconds=args.episode_seconds)
     try:
         found = evaluate_policy(saved.policy, engine, args.episodes, args.seed, saved.config.horizon)
     finally:

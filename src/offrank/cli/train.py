@@ -123,7 +123,7 @@ def train(args: argparse.Namespace) -> int:
     several = args.seeds is not None or len(algos) > 1
     numbers = args.seeds if args.seeds is not None else [args.seed or 0]
     task = native_name(args.task) or args.task
-    place = cluster.cluster_of(args)
+    place = cluster.cluster_of(args, limits_elsewhere=True)
     # checked before the environment is made, which may be slow
     init = initial_policy(args.init)
     recipes = [resolve(task, algo, args.ranker, dict(args.set), args.policy, init) for algo in algos]
@@ -151,6 +151,7 @@ def train(args: argparse.Namespace) -> int:
     environment = _environment(args, task, recipes, [config for config in stored.values() if config is not None])
     device = gpu.gpu_of(args, environment["engine"])
     pool = {"threads": args.threads, "workers": args.workers, "gpu": device, "cluster": place}
+    pool["episode_seconds"] = args.episode_seconds
     engine = make_engine(task, **pool, **environment)
     if native_name(task) and environment["engine"] == "gymnasium" and args.engine in (None, "ray") and not is_built():
         print(f"offrank: {NOT_BUILT}; using the gymnasium engine, which is slower", file=sys.stderr)

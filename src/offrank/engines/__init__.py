@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from offrank.core.checks import check_kind, check_whole
+from offrank.core.checks import check_kind, check_whole, is_number
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.engines.base import Engine
 from offrank.engines.native.compiled import is_built
@@ -75,6 +76,7 @@ def make_engine(
     clip_actions: bool | None = None,
     gpu: Gpu | None = None,
     cluster: Cluster | None = None,
+    episode_seconds: float | None = None,
 ) -> Engine:
     """An engine for a task.
 
@@ -88,19 +90,25 @@ def make_engine(
         clip_actions: whether actions are clipped to the Box; by default for third-party environments only.
         gpu: device and settings of the warp engine.
         cluster: run the episodes on this cluster; by default one is used only if the engine is ray.
+        episode_seconds: an episode that takes longer has hung: its worker is replaced, and it is run again. For the
+            gymnasium engine, and for clusters.
     """
-    check_pool(threads, workers, gpu, cluster)
+    check_pool(threads, workers, gpu, cluster, episode_seconds)
     if env_args is not None and not isinstance(env_args, dict):
         raise UsageError(f"env_args = {env_args!r}: must be a dict of the environment's arguments by name")
     native = native_name(task)
     if cluster is None and on_cluster(engine):
         cluster = Cluster()
+    if cluster is not None and episode_seconds is not None:
+        cluster = replace(cluster, episode_seconds=episode_seconds)
     if (engine := resolve_engine(task, engine)) in ("mujoco", "warp", "numpy"):
         assert native is not None
         if env_args:
             raise UsageError(f"{native} takes no environment arguments (given: {', '.join(env_args)})")
         if clip_actions and engine == "numpy":
             raise UsageError(f"{native} has no bounds to clip actions to")
+        if episode_seconds is not None and cluster is None:
+            raise UsageError(f"episode_seconds is for environments of others: the {engine} engine runs {native} itself")
         clips = bool(clip_actions)
         if engine == "numpy":
             make = partial(NumpyEngine, LQR())
@@ -123,16 +131,24 @@ def make_engine(
     factory = registered(native or task, env_args or {})
     if cluster is not None:
         return on_ray(partial(GymnasiumEngine, factory, 0, clip), cluster, workers)
-    return GymnasiumEngine(factory, workers, clip)
+    return GymnasiumEngine(factory, workers, clip, episode_seconds)
 
 
-def check_pool(threads: int, workers: int | None, gpu: Gpu | None, cluster: Cluster | None) -> None:
+def check_pool(
+    threads: int,
+    workers: int | None,
+    gpu: Gpu | None,
+    cluster: Cluster | None,
+    episode_seconds: float | None = None,
+) -> None:
     """Raise UsageError unless these are of the types that `make_engine` takes."""
     check_whole("threads", threads, most=MAX_WORKERS)
     if workers is not None:
         check_whole("workers", workers, most=MAX_WORKERS)
     check_kind("gpu", gpu, Gpu, "Gpu(device='cuda:0')")
     check_kind("cluster", cluster, Cluster, "Cluster(address='auto')")
+    if episode_seconds is not None and not (is_number(episode_seconds) and episode_seconds > 0):
+        raise UsageError(f"episode_seconds = {episode_seconds!r}: must be a positive number of seconds")
 
 
 def on_ray(make: Callable[[], Engine], cluster: Cluster, workers: int | None, slots: int = 1) -> Engine:

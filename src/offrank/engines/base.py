@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from offrank.core.errors import EpisodeError
 from offrank.core.rollouts import Episode, Request, Rollouts
@@ -15,6 +17,7 @@ class Engine(ABC):
     name: str
     space: Space
     device: str | None = None  # the GPU it runs on, if any
+    interruptible = False  # True while an environment's code, which may hang, runs in this process
 
     def __init__(self) -> None:
         self._tickets = 0
@@ -72,6 +75,15 @@ class Engine(ABC):
         self._open.clear()
         self._done.clear()
         self._abandon()
+
+    @contextmanager
+    def _in_foreign_code(self) -> Iterator[None]:
+        """Inside of this context a signal may be raised as KeyboardInterrupt."""
+        self.interruptible = True
+        try:
+            yield
+        finally:
+            self.interruptible = False
 
     @abstractmethod
     def close(self) -> None:

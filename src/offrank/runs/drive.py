@@ -30,22 +30,24 @@ PATIENCE = 0.25  # maximum number of seconds that a lesson waits for others of i
 class Signals:
     """A signal handler that stores the first signal, so that it is handled when no run is being changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine | None) -> None:
         self.caught: int | None = None
+        self._engine = engine
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.caught is not None:  # the second signal stops immediately
+        second, self.caught = self.caught is not None, signum
+        hangs = self._engine is not None and self._engine.interruptible  # perhaps; no run is being changed meanwhile
+        if second or hangs:
             raise KeyboardInterrupt
-        self.caught = signum
 
 
 @contextmanager
-def catching_signals() -> Iterator[Signals]:
+def catching_signals(engine: Engine | None = None) -> Iterator[Signals]:
     """Catch Ctrl-C and SIGTERM inside this context. Has no effect outside of the main thread.
 
     A handler that was not set from Python cannot be restored, so its signal is not caught.
     """
-    signals = Signals()
+    signals = Signals(engine)
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
@@ -215,7 +217,7 @@ def drive(
     If anything else is raised, by a callback or by a library, the active runs are saved first, and all are closed.
     """
     opened = runs if isinstance(runs, Sequence) else ()
-    with catching_signals() as signals:
+    with catching_signals(engine) as signals:
         driving = _Drive(runs, engine, side_by_side, failures, lessons)
         try:
             driving.start_runs()
@@ -233,8 +235,8 @@ def drive(
             for run in opened:
                 with suppress(OffrankError):
                     run.close()
-            if isinstance(error, Interrupted):
-                raise Interrupted(error.signum, error.failures, unsaved) from None
+            if signals.caught is not None and isinstance(error, Interrupted | KeyboardInterrupt):
+                raise Interrupted(signals.caught, driving.failures, unsaved) from None
             for failure in unsaved:
                 error.add_note(f"not saved: {failure}")
             raise

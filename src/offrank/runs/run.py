@@ -158,6 +158,12 @@ class Run(Record):
             if lock is not None:
                 lock.release(force=True)
 
+    def lose_folder(self) -> None:
+        """Write nothing more: another run of this process has taken over the folder, and its lock."""
+        if self._metrics is not None:
+            self._metrics.close()
+        self._lock = self._metrics = self.folder = None
+
     def _continue_loop(self, outcome: Outcome | OffrankError) -> None:
         try:
             if isinstance(outcome, OffrankError):

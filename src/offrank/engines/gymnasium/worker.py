@@ -24,10 +24,15 @@ from offrank.engines.gymnasium.env_runner import EnvRunner, one_line
 
 @dataclass(frozen=True)
 class Setup:
-    """The first message: how to make the environment."""
+    """The first message: how to make the environment. It is answered by Ready, or by an Outcome with an error."""
 
     factory: bytes  # cloudpickled EnvFactory
     clip_actions: bool
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The environment was made."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ def main() -> None:
         if isinstance(message, Setup):
             try:
                 runner = EnvRunner(cloudpickle.loads(message.factory)(), message.clip_actions)
-                continue
+                answer: Outcome | Ready = Ready()
             except OffrankError as error:
                 answer = Outcome((-1, -1), error)
             except Exception as error:

@@ -187,7 +187,7 @@ def _engine(
     args: argparse.Namespace, task: str, name: str, env_args: dict[str, Any], clip_actions: bool | None
 ) -> Engine:
     pool = {"threads": args.threads, "workers": args.workers, "gpu": gpu.gpu_of(args, name)}
-    pool["cluster"] = cluster.cluster_of(args)
+    pool |= {"cluster": cluster.cluster_of(args, True), "episode_seconds": args.episode_seconds}
     return make_engine(task, name, env_args=env_args, clip_actions=clip_actions, **pool)
 
 
