@@ -641,3 +641,34 @@ def test_one_signal_stops_a_run_whose_environment_hangs_in_this_process(tmp_path
     assert process.returncode == 128 + signal.SIGTERM
     assert err.count("\n") == 1 and "interrupted by SIGTERM; saved" in err
     assert (tmp_path / "run" / "checkpoint.npz").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("memory.actor.theta", lambda a: a[:-1], r"actor.theta of shape"),
+        ("memory.critic.q.w1", lambda a: a.astype(np.float64), "critic.q.w1 of shape .* and type float64"),
+        ("memory.critic.step", lambda a: a[None], "critic.step of shape"),
+        ("memory.critic.slow.w2", lambda a: np.full_like(a, np.nan), "critic.slow.w2 is not finite"),
+        ("memory.replay.action", lambda a: a[:-3], "replay.action of shape"),
+        ("memory.replay.state", lambda a: a[:, :-1], "replay.state of shape"),
+        ("memory.replay.ahead", lambda a: a + 1, "a transition of memory.replay ends beyond its last row"),
+        ("memory.replay.ahead", lambda a: a - 1, "a transition of memory.replay ends beyond its last row"),
+        ("normalizer_mean", lambda a: a[:-1], "normalizer_mean of shape"),
+        ("memory.owed", lambda a: None, "it has no memory.owed"),
+    ],
+)
+def test_a_checkpoint_whose_arrays_are_of_another_size_is_refused(
+    tmp_path: Path, name: str, change: Any, says: str
+) -> None:
+    """Its checksum is right: it was written so."""
+    small: dict[str, Any] = {"workers": 0, "warmup_steps": 20, "hidden": 8, "batch": 4}
+    path = tmp_path / "agent.offrank"
+    offrank.Guided("toy_envs:Point-v0", **small).learn(iterations=3, eval_every=0).save(path)
+    _, arrays, meta = load_arrays(path, "run")
+    changed = change(arrays.pop(f"state.{name}"))
+    if changed is not None:
+        arrays[f"state.{name}"] = changed
+    save_arrays(path, "run", arrays, meta)
+    with pytest.raises(FileFormatError, match=rf"agent.offrank is not a whole checkpoint: .*{says}"):
+        offrank.load(path, workers=0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from offrank.core.arrays import Memory, part, prefixed
+from offrank.core.arrays import WRITTEN, Memory, part, prefixed, tables
 from offrank.core.normalizer import Normalizer
 
 
@@ -40,3 +40,30 @@ class State:
         seed, iteration, steps, episodes, count = (int(c) for c in arrays["counters"])
         normalizer = Normalizer(count, arrays["normalizer_mean"], arrays["normalizer_m2"])
         return State(seed, normalizer, iteration, steps, episodes, part(arrays, "memory."))
+
+    def check(self, start: State) -> None:
+        """Check that this can be a later state of a run, given its first one: arrays of the same names, types and
+        sizes, all numbers finite. Tables may have any number of rows, and what a run adds later is not checked.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        given, known = self.arrays(), start.arrays()
+        rows = {prefix: len(given[f"{prefix}ahead"]) for prefix in tables(known) if f"{prefix}ahead" in given}
+        for name, first in known.items():
+            table = next((prefix for prefix in rows if name.startswith(prefix)), None)
+            if name not in given:
+                if table is not None and name == f"{table}{WRITTEN}":
+                    continue  # checkpoints of before there was the number do not have it
+                raise ValueError(f"it has no {name}")
+            array, shape = given[name], first.shape
+            if table is not None and shape:
+                shape = (rows[table], *shape[1:])
+            if array.shape != shape or array.dtype != first.dtype:
+                raise ValueError(f"{name} of shape {array.shape} and type {array.dtype}, not {shape} and {first.dtype}")
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ValueError(f"{name} is not finite")
+        for prefix, count in rows.items():
+            ahead = given[f"{prefix}ahead"]
+            if count and (ahead.min() < 0 or (np.arange(count) + ahead).max() >= count):
+                raise ValueError(f"a transition of {prefix.removesuffix('.')} ends beyond its last row")

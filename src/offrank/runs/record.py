@@ -178,7 +178,9 @@ class Record:
         for name, mine in ours.items():
             if theirs[name] != mine:
                 raise UsageError(f"{path} is of another run: its {name} is {theirs[name]!r}, not {mine!r}")
-        self.state = State.from_arrays(part(arrays, "state."))
+        state = State.from_arrays(part(arrays, "state."))
+        state.check(self.algorithm.start(self.config.seed))
+        self.state = state
         self.evaluations = [
             Evaluation(int(i), int(s), float(m), float(d), *map(int, episodes))
             for i, s, m, d, *episodes in arrays["evaluations"]
