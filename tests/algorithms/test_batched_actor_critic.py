@@ -84,6 +84,20 @@ def test_lessons_together_are_the_lessons_one_by_one(device: str, policy: str, s
 
 
 @pytest.mark.parametrize("device", devices())
+def test_runs_with_other_rates_and_targets_learn_together(device: str) -> None:
+    learners = alive(3)
+    learners[1].settings = replace(learners[1].settings, critic_rate=2e-3, actor_rate=1e-4, slow=0.5, reward_unit=1.0)
+    learners[2].settings = replace(learners[2].settings, target_noise=0.4, target_noise_clip=0.1, level=False)
+    lessons = [learner.lesson(25) for learner in learners]
+    assert len({lesson.batch_key for lesson in lessons}) == 1
+    together = ActorCriticTrainer(device, SameDraws).train(lessons, learners)
+    for lesson, other in zip(lessons, together, strict=True):
+        assert_close(lesson.carry_out(), other)
+    wider = replace(lessons[0], settings=replace(lessons[0].settings, hidden=9))
+    assert wider.batch_key != lessons[0].batch_key
+
+
+@pytest.mark.parametrize("device", devices())
 def test_each_action_has_its_own_range_and_states_have_outliers(device: str) -> None:
     space = Space(N_OBS, N_ACT, 12, low=np.array([-0.4, -np.inf]), high=np.array([1.0, np.inf]))
     learner = Learner(0, "linear", space)

@@ -81,8 +81,9 @@ class ActorCriticLesson(Lesson):
 
     @property
     def batch_key(self) -> Hashable:
+        """Runs whose networks and batches have the same sizes learn together, whatever their other settings."""
         bounds = [None if side is None else side.tobytes() for side in (self.space.low, self.space.high)]
-        return self.settings, self.policy, *bounds
+        return self.settings.hidden, self.settings.batch, self.policy, *bounds
 
     @classmethod
     def carry_out_together(
@@ -134,10 +135,12 @@ class ActorCriticLesson(Lesson):
         as often. So a slow copy need not climb there, and values of a long horizon differ from 0 by what states differ.
         The unit is a multiple of the deviation of the rewards: large values would take Adam long to reach.
         """
-        settings, starts = self.settings, self.replay["ahead"] > 0
-        gain, boot = (self.replay[name][starts].astype(np.float64) for name in ("gain", "boot"))
-        level = gain.mean() / max(1 - boot.mean(), 1e-6) if settings.level else 0.0
-        unit = settings.reward_unit * gain.std() / settings.n_steps
+        settings, gain = self.settings, self.replay["gain"]  # 0 where no transition starts, and so is boot
+        count = np.count_nonzero(self.replay["ahead"])
+        mean, square = gain.sum(dtype=np.float64) / count, np.square(gain, dtype=np.float64).sum() / count
+        ends = 1 - self.replay["boot"].sum(dtype=np.float64) / count
+        level = mean / max(ends, 1e-6) if settings.level else 0.0
+        unit = settings.reward_unit * np.sqrt(max(square - mean**2, 0.0)) / settings.n_steps
         return np.float32(level), np.float32(unit if unit > 0 else 1.0)
 
     def stream(self) -> Generator:

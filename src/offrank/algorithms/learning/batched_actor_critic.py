@@ -31,7 +31,7 @@ from offrank.algorithms.learning.batched_networks import (
     upload,
 )
 from offrank.algorithms.learning.batched_trainer import DeviceTrainer, TransitionRows
-from offrank.algorithms.learning.device import DeviceReplay, Tensor, Update
+from offrank.algorithms.learning.device import DeviceReplay, Tensor, Update, wait_for
 from offrank.core.arrays import Memory, part
 from offrank.core.errors import OffrankError
 
@@ -132,6 +132,7 @@ class ActorCriticTrainer(DeviceTrainer[ActorCriticLesson, _Made]):
             batch.critics.rates.copy_(critic_rates[k])
             batch.rates.copy_(actor_rates[k])
             made.train()
+        wait_for(self._device)
         return self._outcomes(lessons, batch)
 
     def _outcomes(self, lessons: Sequence[ActorCriticLesson], batch: ActorCriticBatch) -> list[Memory | OffrankError]:
@@ -158,20 +159,22 @@ class _Rows(TransitionRows):
     ):
         first, runs, B = lessons[0], len(lessons), lessons[0].settings.batch
         super().__init__(lessons, replays, UNROLLED * B, device, float(OUTLIER))
-        self._settings, self._draws = first.settings, [draws(lesson, device) for lesson in lessons]
+        self._batch, self._draws = B, [draws(lesson, device) for lesson in lessons]
         self._half = upload(half_range(first.space, self.p), device)
         integers = partial(torch.zeros, dtype=torch.int64, device=device)
         self._drawn, self._at = integers(DRAWN, B), integers(runs, DRAWN * B, 2)
         self._noise = torch.zeros(runs, DRAWN, B, self.p, device=device)
         scales = upload(np.array([lesson.scale for lesson in lessons]), device)
         self._level, self._unit = scales.T[:, :, None, None, None]
+        noise = np.array([[lesson.settings.target_noise, lesson.settings.target_noise_clip] for lesson in lessons])
+        self._deviation, self._limit = upload(noise.astype(np.float32), device).T[:, :, None, None, None]
 
     def feed(self, batch: ActorCriticBatch, k: int, going: Sequence[int]) -> None:
         """Write the batches of graph number k for some runs."""
         begin = k * UNROLLED % DRAWN
         if begin == 0:
             self._draw(going)
-        B, end = self._settings.batch, begin + UNROLLED
+        B, end = self._batch, begin + UNROLLED
         self.gather(batch.critics, self._at[:, begin * B : end * B], going, self._half)
         batch.noise[: len(self.rings)] = self._noise[:, begin:end]
         gain, boot = (rows[: len(self.rings)] for rows in (batch.critics.gain, batch.critics.boot))
@@ -181,8 +184,7 @@ class _Rows(TransitionRows):
         for r in going:
             self._draws[r].next(self._drawn, self._noise[r], len(self.transitions[r]))
             torch.index_select(self.transitions[r], 0, self._drawn.flatten(), out=self._at[r])
-        limit = self._settings.target_noise_clip
-        self._noise.mul_(self._settings.target_noise).clamp_(-limit, limit).mul_(self._half)
+        self._noise.mul_(self._deviation).clamp_(-self._limit, self._limit).mul_(self._half)
 
 
 def _before(lesson: ActorCriticLesson) -> int:
@@ -192,11 +194,11 @@ def _before(lesson: ActorCriticLesson) -> int:
 
 def _rates(lessons: Sequence[ActorCriticLesson], runs: int, updates: int) -> tuple[Any, Any]:
     """The rates of the critics (graphs, UNROLLED, 4, 2 * runs, 1) and of the actors (graphs, PAIRS, 3, runs, 1)."""
-    settings, graphs = lessons[0].settings, -(-updates // UNROLLED)
+    graphs = -(-updates // UNROLLED)
     critics = np.zeros((graphs * UNROLLED, 4, 2, runs), dtype=np.float32)
     actors = np.zeros((graphs * PAIRS, 3, runs), dtype=np.float32)
     for r, lesson in enumerate(lessons):
-        step, before = int(lesson.learner["critic.step"]), _before(lesson)
+        settings, step, before = lesson.settings, int(lesson.learner["critic.step"]), _before(lesson)
         own = critics[before : before + lesson.updates, :, :, r]
         own[:, :3] = adam_rates(settings.critic_rate, step, lesson.updates)[..., None]
         own[:, 3] = settings.slow

@@ -27,7 +27,7 @@ from offrank.algorithms.learning.batched_networks import (
     upload,
 )
 from offrank.algorithms.learning.batched_trainer import DeviceTrainer, TransitionRows
-from offrank.algorithms.learning.device import DeviceReplay, Tensor, Update
+from offrank.algorithms.learning.device import DeviceReplay, Tensor, Update, wait_for
 from offrank.algorithms.learning.td3 import TD3Lesson
 from offrank.core.arrays import Memory
 from offrank.core.errors import OffrankError
@@ -112,6 +112,7 @@ class TD3Trainer(DeviceTrainer[TD3Lesson, _Batch]):
         rows = _Rows(lessons, replays, self._draws, self._device)
         self._train_critics(lessons, made, rows)
         self._train_actors(lessons, made, rows)
+        wait_for(self._device)
         return self._outcomes(lessons, made)
 
     def _train_critics(self, lessons: Sequence[TD3Lesson], made: _Batch, rows: _Rows) -> None:

@@ -42,6 +42,17 @@ def has_torch(device: str) -> bool:
     return not device.startswith("cuda") or torch.cuda.is_available()
 
 
+def wait_for(device: str) -> None:
+    """Wait for the work of a GPU, asleep: other processes and the engine's threads need the core meanwhile."""
+    if device.startswith("cuda"):
+        import torch
+
+        cuda: Any = torch.cuda
+        done = cuda.Event(blocking=True)
+        done.record()
+        done.synchronize()
+
+
 def recorder(device: str) -> Record:
     """A function that turns work on fixed arrays into the same work, recorded: on a GPU as a CUDA graph, because small
     kernels take less time to run than to launch one by one. The work is done a few times while it is recorded."""
