@@ -33,6 +33,7 @@ pytest.importorskip("mujoco_warp", reason="pip install 'offrank[gpu]'")
 
 import warp as wp
 
+from offrank.engines.warp import mjwarp
 from offrank.engines.warp.engine import Demand, WarpEngine
 from offrank.engines.warp.mjwarp import aligned_mjwarp, device_model
 from offrank.engines.warp.newton import Newton
@@ -213,6 +214,23 @@ def test_a_substep_is_that_of_mujoco_warp(engine: WarpEngine) -> None:
     for a, b, c, tolerance in zip(theirs, mine, again, (1e-5, 1e-4, 1e-2), strict=True):
         np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance)
         np.testing.assert_array_equal(b, c)
+
+
+def test_another_version_of_mujoco_warp_runs_by_its_own_substep(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mjwarp, "KNOWN", "0.0.")
+    for cached in (mjwarp.knows_inside, mjwarp.aligned_mjwarp):
+        cached.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match=r"mujoco_warp \d.* runs by its own substep, which is slower"):
+            other = make_engine("Hopper-v3", "warp", gpu=Gpu(worlds=8, device=device))
+        assert isinstance(other, WarpEngine) and not isinstance(other._worlds.substep, Substep)
+        request = pair_request(other.space, 3, horizon=12, keep=True, scale=0.1)
+        pairs = zip(other.run(request).trajectories, cpu(other).run(request).trajectories, strict=True)
+        assert np.median([np.abs(a.observations[:8] - b.observations[:8]).max() for a, b in pairs]) < 2e-3
+        other.close()
+    finally:
+        mjwarp.knows_inside.cache_clear()
+        mjwarp.aligned_mjwarp.cache_clear()
 
 
 def test_accelerations_minimise_the_cost_of_the_constrained_problem(engine: WarpEngine) -> None:

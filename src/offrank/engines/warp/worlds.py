@@ -22,9 +22,8 @@ from offrank.engines.warp.kernels import (
     scatter,
     scatter_ints,
 )
-from offrank.engines.warp.mjwarp import aligned_mjwarp, device_model
+from offrank.engines.warp.mjwarp import aligned_mjwarp, device_model, make_substep
 from offrank.engines.warp.policies import Policies, as_ints
-from offrank.engines.warp.substep import Substep
 from offrank.engines.warp.whitenings import Whitenings
 from offrank.tasks.locomotion import Task
 
@@ -72,7 +71,7 @@ class Worlds:
         self.model.opt.warn_overflow = False
         self.model.opt.deterministic = deterministic
         self.data = mjw.make_data(model, nworld=W)
-        self.substep = Substep(self.model, self.data)
+        self.substep = make_substep(self.model, self.data)
 
         def ints(size: int, value: int = 0) -> Any:
             return wp.full(size, value, dtype=int)
