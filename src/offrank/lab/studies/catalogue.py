@@ -13,7 +13,7 @@ from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.files import write_atomically
 from offrank.lab.figures import save_figure
-from offrank.lab.studies import figures, hybrids, lqr
+from offrank.lab.studies import figures, guided, hybrids, lqr
 from offrank.lab.studies.outcomes import Row, gather, groups, left_out
 from offrank.lab.studies.paper import about, paper
 from offrank.lab.studies.plan import Planned, Variant, plan_runs
@@ -111,10 +111,10 @@ class Study:
     present: Callable[[list[Row], Path], str]  # writes STEM-summary.json and STEM.png; returns Markdown
     tasks: tuple[str, ...] = tuple(TASKS)
     algos: tuple[str, ...] = ("ars", "op-ars", "tres", "op-tres")
-    seeds: int = 8
+    seeds: range = range(8)
     variants: Callable[[str, Sequence[str], bool], list[Variant]] = compared
     stops: bool = True  # runs stop at the threshold; otherwise every run uses its whole budget
-    steps: int | None = None  # budget of a run; None: the task's
+    steps: int | Mapping[str, int] | None = None  # budget of a run, or one per task; None: the task's
     evaluation: Mapping[str, int] = field(default_factory=lambda: {"eval_every": EVAL_EVERY})
     pool: str = "runs"  # subfolder of the study folder that holds the run folders
     side_by_side: int | None = None  # runs at a time; None: what suits the engine
@@ -139,10 +139,11 @@ class Study:
         tasks = options.tasks or self.tasks
         if not self.any_task and set(tasks) != set(self.tasks):
             raise UsageError(f"{self.name} runs on {', '.join(self.tasks)} only: leave out --tasks")
-        seeds = range(self.seeds) if options.seeds is None else options.seeds
+        seeds = self.seeds if options.seeds is None else options.seeds
         variants = {t: self.variants(t, options.algos or self.algos, options.algos is not None) for t in tasks}
         kind = "budget" if self.stops else "fixed"
-        steps = {t: options.budget or self.steps or about(t, kind) for t in tasks}
+        own = self.steps if isinstance(self.steps, Mapping) else dict.fromkeys(tasks, self.steps)
+        steps = {t: options.budget or own.get(t) or about(t, kind) for t in tasks}
         thresholds = {t: task_default(t, "threshold") if self.stops else None for t in tasks}
         for task in tasks:
             if self.stops and thresholds[task] is None:
@@ -162,7 +163,7 @@ STUDIES = {
             present=present_seeds,
             tasks=THREE,
             algos=("op-ars",),
-            seeds=100,
+            seeds=range(100),
             stops=False,
             needs=CURVE,
         ),
@@ -172,7 +173,7 @@ STUDIES = {
             present=present_sensitivity,
             tasks=THREE,
             algos=("op-ars",),
-            seeds=4,
+            seeds=range(4),
             variants=grid,
             stops=False,
             needs=(*CURVE, "n_behaviour", "bandwidth"),
@@ -200,12 +201,39 @@ STUDIES = {
             needs=CURVE,
         ),
         Study(
+            name="guided",
+            help="guided to the thresholds, skip:32 and linear, on sixteen seeds of its own",
+            present=guided.present,
+            tasks=tuple(guided.BUDGETS),
+            algos=(guided.ALGO,),
+            seeds=range(100, 116),
+            variants=guided.kinds,
+            steps=guided.BUDGETS,
+            evaluation=guided.EVALUATION,
+            pool="guided",
+            needs=CURVE,
+        ),
+        Study(
+            name="guided-parts",
+            help="guided with one part changed at a time, on tuning seeds",
+            present=guided.present_parts,
+            tasks=guided.PARTS_TASKS,
+            algos=(guided.ALGO,),
+            seeds=range(1000, 1008),
+            variants=guided.parts,
+            stops=False,
+            steps=guided.PARTS_STEPS,
+            evaluation={"eval_steps": 5_000, "eval_episodes": 10},
+            pool="guided",
+            needs=CURVE,
+        ),
+        Study(
             name="lqr",
             help="nominal control, LSPI, ARS and OP-ARS on LQR",
             present=lqr.present,
             tasks=("LQR",),
             algos=("ars", "op-ars"),
-            seeds=100,
+            seeds=range(100),
             stops=False,
             evaluation={"eval_every": 0},
             can_be_cut=False,

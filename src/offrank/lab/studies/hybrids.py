@@ -24,7 +24,7 @@ from offrank.lab.statistics import (
 from offrank.lab.studies.figures import quartile_curves
 from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, left_out, name_of
 from offrank.lab.studies.plan import Variant
-from offrank.lab.studies.tables import NOT_DECIDED, Summary, Table, middle
+from offrank.lab.studies.tables import Summary, Table, middle, probability_text
 from offrank.runs.config import resolve
 
 TASKS = ("HalfCheetah-v3", "Hopper-v3", "Walker2d-v3", "Ant-v3", "Swimmer-v3")
@@ -53,11 +53,19 @@ def returns_at(group: Group, steps: int) -> list[float]:
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:
     """One entry per algorithm on a task, with its comparisons."""
+    return summarise_at(rows, MARKS, lambda group: [other for label, other in PAIRS if label == group.variant.label])
+
+
+def summarise_at(
+    rows: Sequence[Row], marks: Sequence[int], compared_with: Callable[[Group], Sequence[str]]
+) -> list[Summary]:
+    """One entry per variant on a task: returns at some numbers of steps, the threshold, and comparisons with the
+    variants of some labels."""
     found = groups(rows)
-    return [_summary(group, found) for group in found]
+    return [_summary(group, found, marks, compared_with(group)) for group in found]
 
 
-def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
+def _summary(group: Group, everyone: Sequence[Group], marks: Sequence[int], others: Sequence[str]) -> Summary:
     reached, spent = group.reached, group.spent
     interval = median_interval(reached, spent)
     out: Summary = {
@@ -67,7 +75,7 @@ def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
         "engine": group.engine,
         "threshold": group.rows[0]["threshold"],
         "seeds": group.seeds,
-        "returns": {str(mark): _returns(returns_at(group, mark)) for mark in MARKS},
+        "returns": {str(mark): _returns(returns_at(group, mark)) for mark in marks},
         "reached": sum(r is not None for r in reached),
         "runs": len(reached),
         "left_out": group.left_out,
@@ -76,10 +84,10 @@ def _summary(group: Group, everyone: Sequence[Group]) -> Summary:
         "median_interval": interval and asdict(interval),
         "against": {},
     }
-    for first, second in PAIRS:
-        others = [g for g in everyone if (g.task, g.variant.label) == (group.task, second)]
-        if group.variant.label == first and others:
-            out["against"][second] = _comparison(group, others[0])
+    for label in others:
+        other = next((g for g in everyone if (g.task, g.variant.label) == (group.task, label)), group)
+        if other is not group:
+            out["against"][label] = _comparison(group, other, marks)
     return out
 
 
@@ -93,10 +101,10 @@ def _returns(values: Sequence[float]) -> Summary:
     return out
 
 
-def _comparison(group: Group, other: Group) -> Summary:
+def _comparison(group: Group, other: Group, marks: Sequence[int]) -> Summary:
     """The probability of a higher return at each mark, and of being first at the threshold; None where no run tells."""
     out: Summary = {}
-    for mark in MARKS:
+    for mark in marks:
         returns = [returns_at(g, mark) for g in (group, other)]
         out[f"higher_at_{mark}"] = _chance(probability_of_winning(higher_table(*returns))) if all(returns) else None
     table = win_table(group.reached, group.spent, other.reached, other.spent)
@@ -112,7 +120,7 @@ def tables(summaries: Sequence[Summary]) -> list[Table]:
     """Returns at the marks and steps to the threshold, and the comparisons."""
     rows = []
     for s in summaries:
-        returns = [_return(s["returns"][str(mark)], s["runs"]) for mark in MARKS]
+        returns = [return_text(s["returns"][str(mark)], s["runs"]) for mark in MARKS]
         rows.append([s["task"], s["name"], *returns, f"{s['reached']} of {s['runs']}", middle(s)])
     head = ["task", "algorithm", *(f"at {short(mark)}" for mark in MARKS), "reached", "thousands of steps (95%)"]
     note = (
@@ -121,7 +129,7 @@ def tables(summaries: Sequence[Summary]) -> list[Table]:
     )
     returns_table = Table(head, rows, note)
     rows = [
-        [s["task"], f"{s['name']} and {other}", *map(_probability, against.values())]
+        [s["task"], f"{s['name']} and {other}", *map(probability_text, against.values())]
         for s in summaries
         for other, against in s["against"].items()
     ]
@@ -129,16 +137,12 @@ def tables(summaries: Sequence[Summary]) -> list[Table]:
     return [returns_table, Table(head, rows, "Probability that a run of the first beats one of the second (95%).")]
 
 
-def _return(part: Summary, runs: int) -> str:
+def return_text(part: Summary, runs: int) -> str:
     known: dict[str, Any] | None = part["median"]
     if known is None:
         return "-"
     some = "" if len(part["values"]) == runs else f", {len(part['values'])} runs"
     return f"{known['value']:,.0f} ({known['low']:,.0f} to {known['high']:,.0f}{some})"
-
-
-def _probability(known: Summary | None) -> str:
-    return NOT_DECIDED if known is None else f"{known['value']:.2f} ({known['low']:.2f}-{known['high']:.2f})"
 
 
 def present(rows: list[Row], stem: Path) -> str:

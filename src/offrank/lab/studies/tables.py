@@ -37,6 +37,11 @@ class Table:
         return f"{self.note}\n\n{text}" if self.note else text
 
 
+def probability_text(known: Summary | None) -> str:
+    """A probability with its interval."""
+    return NOT_DECIDED if known is None else f"{known['value']:.2f} ({known['low']:.2f}-{known['high']:.2f})"
+
+
 def summarise(rows: Iterable[Row]) -> list[Summary]:
     """One entry per variant of a task: medians, success rate, the paper's numbers, comparison with both baselines."""
     rows = [row for row in rows if row.get("threshold") is not None]
