@@ -743,7 +743,7 @@ def test_a_signal_before_the_first_iteration_ends_still_saves(offrank, tmp_path)
 def test_a_failed_run_can_be_resumed_once_the_cause_is_removed(offrank) -> None:
     words = ["train", "toy_envs:Crash-v0", *SHORT, "--iterations", "3", "--workers", "1", "--out", "run"]
     words += ["--env-arg", "marker=marker.txt", "--env-arg", "times=4"]
-    offrank(*words).complains("a worker process died 3 times", status=1)
+    offrank(*words).complains("lost its worker 3 times", status=1)
     assert offrank(*words, "--resume").status == 0
     assert len(Path("marker.txt").read_text().splitlines()) == 4
     offrank(*POINT, "--out", "point")

@@ -22,7 +22,7 @@ from offrank.policies import make_policy
 from offrank.policies.trained import TrainedPolicy
 
 TASK = "toy_envs:Point-v0"
-SMALL = {"hidden": 16, "batch": 8, "warmup_steps": 30, "train_horizon": 8}
+SMALL = {"hidden": 16, "batch": 8, "warmup_steps": 30, "train_horizon": 8, "step_noise": 0.1}
 OWN: dict[str, dict[str, Any]] = {  # small settings
     "ARS": {"n_directions": 4, "n_top": 2},
     "OPARS": {"n_directions": 4, "n_top": 2, "n_behaviour": 1},

@@ -655,6 +655,7 @@ def test_one_signal_stops_a_run_whose_environment_hangs_in_this_process(tmp_path
         ("memory.replay.ahead", lambda a: a + 1, "a transition of memory.replay ends beyond its last row"),
         ("memory.replay.ahead", lambda a: a - 1, "a transition of memory.replay ends beyond its last row"),
         ("normalizer_mean", lambda a: a[:-1], "normalizer_mean of shape"),
+        ("normalizer_m2", lambda a: -1 - a, "normalizer_m2 is negative"),
         ("memory.owed", lambda a: None, "it has no memory.owed"),
     ],
 )

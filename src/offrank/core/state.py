@@ -63,6 +63,8 @@ class State:
                 raise ValueError(f"{name} of shape {array.shape} and type {array.dtype}, not {shape} and {first.dtype}")
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ValueError(f"{name} is not finite")
+        if (self.normalizer.m2 < 0).any():
+            raise ValueError("normalizer_m2 is negative")
         for prefix, count in rows.items():
             ahead = given[f"{prefix}ahead"]
             if count and (ahead.min() < 0 or (np.arange(count) + ahead).max() >= count):

@@ -109,7 +109,9 @@ def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
         iterations = [r for r in curve.records if r["kind"] == "iteration"]
         if len(curves) == 1 and iterations:
             x = [r["steps"] for r in iterations]
-            axes.plot(x, [r["return_mean"] for r in iterations], color="0.75", lw=0.8, label="training episodes")
+            cut = curve.config.hyperparameters.get("train_horizon")
+            label = f"training episodes, cut at {cut} steps" if cut else "training episodes"
+            axes.plot(x, [r["return_mean"] for r in iterations], color="0.75", lw=0.8, label=label)
             if "return_best" in iterations[0]:
                 best = [r["return_best"] for r in iterations]
                 axes.plot(x, best, color=COLOURS[4], lw=0.8, label="best member")

@@ -1,0 +1,418 @@
+"""Mutate policy files, checkpoints, run folders, journals and command lines, and use them as a user would.
+
+    python -m offrank.lab.campaign.fuzz --cases 100000 --workers 2 --out results/campaign/fuzz.json
+
+Half of the mutated archives are damaged bytes; the others are whole, with right checksums, and lie: arrays of another
+size or type, numbers that are not finite or enormous, metadata of any kind. Every use must end with success or with one
+line and exit status 1 or 2: no traceback, no warning, no more than `--seconds`, no growth of memory by more than 1 GB,
+no import of a module that a file names, and no file outside of the case's folder. What does not is written to `--out`
+with the number of its case: `--case N` repeats that one alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+import offrank
+from offrank.cli import main as offrank_main
+from offrank.cli.options import count, natural
+from offrank.core.errors import OffrankError
+from offrank.core.files import load_arrays, save_arrays, write_json
+from offrank.core.version import versions
+from offrank.lab.script import make_parser, run_script
+
+CHUNK = 250  # cases per process
+MEMORY = 1 << 30  # bytes by which a case may make the process grow
+EVIL = "evil_module"  # a module that files name, and that must not be imported
+TRAIN = [
+    "--iterations",
+    "2",
+    "--horizon",
+    "8",
+    "--eval-every",
+    "1",
+    "--eval-episodes",
+    "2",
+    "--quiet",
+    "--threads",
+    "1",
+]
+SMALL = ["--set", "warmup_steps=8", "--set", "hidden=8", "--set", "batch=4"]
+JUNK: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 2**31, 2**63, 10**15, 10**30, 0.5, -1e308, 1e160, float("nan"), float("inf"), "", "x" * 3000,
+    "\x00", "../../etc/passwd", f"{EVIL}:Env-v0", "Hopper-v3", "linear", "mlp:99999,99999", [], [1, "a"], {}, {"a": {}},
+)  # fmt: skip
+
+
+# --- what is mutated
+
+
+def make_corpus(folder: Path) -> None:
+    """Whole files of every kind, from short runs."""
+    for algo, more in (("op-ars", []), ("guided", SMALL)):
+        out = folder / algo
+        words = ["train", "Swimmer-v3", "--algo", algo, *TRAIN, *more, "--checkpoint-seconds", "0", "--out", str(out)]
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert offrank_main(words) == 0
+    run = _ask_tell(folder / "journal")
+    for episode in run.ask()[:3]:
+        run.tell(episode, np.ones(8), np.ones((9, 3)))
+    run.close()
+
+
+def _ask_tell(journal: Path) -> offrank.AskTell:
+    return offrank.AskTell(offrank.ARS, 3, 2, journal=journal, horizon=8, keep_episodes=True)
+
+
+def mutate_json(data: Any, random: Generator) -> Any:
+    """A copy of a JSON document with one or more values replaced, removed or added."""
+    data = json.loads(json.dumps(data))
+    for _ in range(int(random.integers(1, 4))):
+        at: Any = data
+        while isinstance(at, dict | list) and len(at):
+            key = list(at)[int(random.integers(len(at)))] if isinstance(at, dict) else int(random.integers(len(at)))
+            if isinstance(at[key], dict | list) and len(at[key]) and random.random() < 0.7:
+                at = at[key]
+                continue
+            change = random.random()
+            if change < 0.2 and isinstance(at, dict):
+                del at[key]
+            elif change < 0.3 and isinstance(at, dict):
+                at[f"{key}x"] = at[key]
+            else:
+                at[key] = JUNK[int(random.integers(len(JUNK)))]
+            break
+    return data if random.random() < 0.97 else JUNK[int(random.integers(len(JUNK)))]
+
+
+def mutate_array(array: Any, random: Generator) -> Any:
+    """An array of another size, type or content; None to remove it."""
+    kind = int(random.integers(9))
+    if kind == 0:
+        return None
+    if kind == 1:
+        return array.astype([np.float32, np.float64, np.int8, np.int64, np.uint64, bool][int(random.integers(6))])
+    if kind == 2:
+        return array[None]
+    if kind == 3:
+        return array.ravel()[: int(random.integers(array.size + 1))]
+    if kind == 4:
+        return np.concatenate([array.ravel(), array.ravel()])
+    if kind == 5:
+        return np.array(["text"])
+    if kind == 6 or not array.size:
+        return np.zeros((0,) * int(random.integers(4)), dtype=array.dtype)
+    changed = array.copy()
+    values = [np.nan, np.inf, 1e308, -1e308, 1e160, -1, 0, 2**62, 255]
+    with np.errstate(all="ignore"):
+        some = np.array(values[int(random.integers(len(values)))]).astype(array.dtype)
+    changed.reshape(-1)[int(random.integers(array.size)) :] = some
+    return changed
+
+
+def mutate_bytes(content: bytes, random: Generator) -> bytes:
+    """Bytes changed, cut off, repeated or inserted."""
+    data = bytearray(content or b" ")
+    at, kind = int(random.integers(len(data) + 1)), int(random.integers(4))
+    if kind == 0:
+        for _ in range(int(random.integers(1, 9))):
+            data[int(random.integers(len(data)))] ^= int(random.integers(1, 256))
+    elif kind == 1:
+        del data[at:]
+    elif kind == 2:
+        data[at:at] = data[at : at + int(random.integers(1, 500))]
+    else:
+        data[at:at] = random.bytes(int(random.integers(1, 50)))
+    return bytes(data)
+
+
+def mutate_file(path: Path, random: Generator) -> str:
+    """Change a file in place. Returns how."""
+    if path.suffix in (".npz", ".offrank") and random.random() < 0.5:
+        kind, arrays, meta = load_arrays(path, "policy", "run", "episode", "segment")
+        if random.random() < 0.5:
+            name = sorted(arrays)[int(random.integers(len(arrays)))]
+            changed = mutate_array(arrays.pop(name), random)
+            if changed is not None:
+                arrays[name] = changed
+            how = f"array {name}"
+        else:
+            found = mutate_json(meta, random)
+            meta, how = found if isinstance(found, dict) else {"kind": found}, "metadata"
+        format = meta.pop("offrank", 2)
+        meta.pop("kind", None)
+        save_arrays(path, kind, arrays, meta, format)
+        return f"{path.name}: {how}"
+    if path.suffix == ".json" and random.random() < 0.7:
+        path.write_text(json.dumps(mutate_json(json.loads(path.read_text()), random)))
+        return f"{path.name}: JSON"
+    path.write_bytes(mutate_bytes(path.read_bytes(), random))
+    return f"{path.name}: bytes"
+
+
+# --- how it is used
+
+
+def use_policy(corpus: Path, here: Path, random: Generator) -> tuple[str, Callable[[], int]]:
+    algo = ("op-ars", "guided")[int(random.integers(2))]
+    path = here / "p.offrank"
+    shutil.copy(corpus / algo / ("best.offrank" if random.random() < 0.7 else "checkpoint.npz"), path)
+    if (corpus / algo / "replay").is_dir():
+        shutil.copytree(corpus / algo / "replay", here / "replay")
+    how = mutate_file(path, random)
+    words = ["evaluate", str(path), "--episodes", "2", "--threads", "1"]
+    return f"{algo} policy, {how}", lambda: offrank_main(words)
+
+
+def use_run(corpus: Path, here: Path, random: Generator) -> tuple[str, Callable[[], int]]:
+    algo = ("op-ars", "guided")[int(random.integers(2))]
+    shutil.copytree(corpus / algo, here / "run")
+    files = sorted(path for path in (here / "run").rglob("*") if path.is_file() and path.suffix in SUFFIXES)
+    how = mutate_file(files[int(random.integers(len(files)))], random)
+    words = ["train", "Swimmer-v3", "--algo", algo, *TRAIN, "--iterations", "3", "--out", str(here / "run"), "--resume"]
+    if random.random() < 0.2:
+        words = ["plot", str(here / "run"), "--out", str(here / "c.png")]
+    return f"{algo} run, {how}", lambda: offrank_main(words)
+
+
+def use_journal(corpus: Path, here: Path, random: Generator) -> tuple[str, Callable[[], int]]:
+    shutil.copytree(corpus / "journal", here / "journal")
+    files = sorted(p for p in (here / "journal").rglob("*") if p.is_file() and p.suffix in SUFFIXES)
+    how = mutate_file(files[int(random.integers(len(files)))], random)
+
+    def use() -> int:
+        try:
+            run = _ask_tell(here / "journal")
+            for episode in run.ask()[:2]:
+                run.tell(episode, np.ones(8), np.ones((9, 3)))
+            run.close()
+        except OffrankError as error:
+            print(f"offrank: {error}", file=sys.stderr)
+            return 2
+        return 0
+
+    return f"journal, {how}", use
+
+
+def use_command_line(corpus: Path, here: Path, random: Generator) -> tuple[str, Callable[[], int]]:
+    words = ["train", "Swimmer-v3", *TRAIN, "--out", str(here / "new")]
+    flags = ["--algo", "--ranker", "--policy", "--seed", "--seeds", "--set", "--steps", "--threshold", "--horizon"]
+    flags += ["--eval-steps", "--confirm-episodes", "--engine", "--workers", "--lessons", "--init", "--env-arg"]
+    flags += ["--checkpoint-seconds", "--episode-seconds", "--worlds", "--address", "--unknown", "--resume", "-h"]
+    values = ["op-ars", "guided", "cem", "tres", "kernel", "skip:4", "0", "-1", "1e300", "nan", "3-1", "0-2", "", "a=b"]
+    values += [
+        "step_size=-1",
+        "n_directions=0",
+        "discount=2",
+        "none",
+        "mujoco",
+        "warp",
+        "nowhere",
+        "\x00",
+        "🤖",
+        "9" * 40,
+    ]
+    for _ in range(int(random.integers(1, 4))):
+        if random.random() < 0.15:
+            words[int(random.integers(len(words) - 1))] = values[int(random.integers(len(values)))]
+        else:
+            words += [flags[int(random.integers(len(flags)))], values[int(random.integers(len(values)))]]
+    return "command line, " + " ".join(word for word in words if str(here) not in word), lambda: offrank_main(words)
+
+
+SUFFIXES = (".npz", ".json", ".jsonl", ".offrank")
+USES = {"policy": use_policy, "run": use_run, "journal": use_journal, "command line": use_command_line}
+
+
+# --- one case
+
+
+class _TimeOut(BaseException):
+    """A case takes too long. No `except Exception` catches it."""
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    def stop(signum: int, frame: Any) -> None:
+        raise _TimeOut
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class Watch:
+    """Notes files that are opened for writing outside of a folder."""
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+        self.outside: list[str] = []
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
+        if self.folder is None or event not in ("open", "os.mkdir", "os.rename", "os.remove"):
+            return
+        if event == "open" and not (isinstance(args[1], str) and set(args[1]) & set("wax+")):
+            return
+        path = args[0]
+        if isinstance(path, str | bytes | os.PathLike):
+            text = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - `resolve` would open files
+            if not text.startswith((self.folder, "/dev/", "/proc/")):
+                self.outside.append(f"{event} {text}")
+
+
+def run_case(number: int, corpus: Path, here: Path, seconds: float, watch: Watch) -> dict[str, Any]:
+    """Do one case. The result has its `problems`, which should be none."""
+    random = np.random.default_rng([number, 22])
+    name = list(USES)[number % len(USES)]
+    os.chdir(here.parent)
+    shutil.rmtree(here, ignore_errors=True)
+    here.mkdir()
+    os.chdir(here)
+    what, use = USES[name](corpus, here, random)
+    problems, out, err, status = [], io.StringIO(), io.StringIO(), -1
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    watch.folder, watch.outside = str(here), []
+    try:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            warnings.catch_warnings(record=True) as warned,
+            _limited(seconds),
+        ):
+            warnings.simplefilter("always")
+            try:
+                status = use()
+            except SystemExit as ended:
+                status = ended.code if isinstance(ended.code, int) else 1
+        problems += [f"warning: {w.message}" for w in warned if "workers were" not in str(w.message)]
+    except _TimeOut:
+        problems.append(f"took more than {seconds:g} s")
+    except BaseException as error:
+        problems.append(f"{type(error).__name__}: {error}"[:300])
+    finally:
+        watch.folder = None
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    if grown > MEMORY:
+        problems.append(f"memory grew by {grown / 1e9:.1f} GB")
+    if EVIL in sys.modules or (here / "imported").exists():
+        problems.append(f"{EVIL} was imported")
+    problems += [f"wrote outside: {path}" for path in watch.outside]
+    if not problems:
+        if status not in (0, 1, 2):
+            problems.append(f"exit status {status}")
+        elif status != 0 and not re.fullmatch(r"[^\n]*: [^\n]+\n", err.getvalue()):
+            problems.append(f"not one line: {err.getvalue()[-300:]!r}")
+    took = round(time.perf_counter() - start, 3)
+    return {"case": number, "use": name, "what": what, "status": status, "seconds": took, "problems": problems}
+
+
+def _work(first: int, last: int, corpus: Path, seconds: float, results: Path) -> None:
+    """Cases first ... last - 1, in a process of their own, each result as a line of a file."""
+    with tempfile.TemporaryDirectory() as scratch, results.open("a") as file:
+        (Path(scratch) / f"{EVIL}.py").write_text("import pathlib; pathlib.Path('imported').touch()\n")
+        sys.path.insert(0, scratch)
+        watch = Watch()
+        for number in range(first, last):
+            file.write(json.dumps({"begin": number}) + "\n")
+            file.flush()
+            file.write(json.dumps(run_case(number, corpus, Path(scratch) / "case", seconds, watch)) + "\n")
+        file.flush()
+
+
+def run_all(cases: Sequence[int], workers: int, seconds: float, folder: Path) -> list[dict[str, Any]]:
+    """The results of all cases. A process that dies is the problem of its last case, and the others go on."""
+    corpus = folder / "corpus"
+    make_corpus(corpus)
+    context = multiprocessing.get_context("fork")
+    chunks = [(at, min(at + CHUNK, cases[-1] + 1)) for at in range(cases[0], cases[-1] + 1, CHUNK)]
+    going: list[tuple[Any, int, int, Path]] = []
+    found: list[dict[str, Any]] = []
+    while chunks or going:
+        while chunks and len(going) < workers:
+            first, last = chunks.pop(0)
+            results = folder / f"{first}.jsonl"
+            process = context.Process(target=_work, args=(first, last, corpus, seconds, results))
+            process.start()
+            going.append((process, first, last, results))
+        for entry in list(going):
+            process, _, last, results = entry
+            process.join(0.1)
+            if process.is_alive():
+                continue
+            going.remove(entry)
+            lines = [json.loads(line) for line in results.read_text().splitlines()]
+            found += [line for line in lines if "case" in line]
+            begun = max(line["begin"] for line in lines if "begin" in line)
+            if process.exitcode != 0:
+                problem = f"the process died (exit status {process.exitcode})"
+                found.append({"case": begun, "use": list(USES)[begun % len(USES)], "status": -1, "problems": [problem]})
+                if begun + 1 < last:
+                    chunks.append((begun + 1, last))
+            results.unlink()
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = make_parser("fuzz", __doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--cases", type=count, default=1000)
+    parser.add_argument("--case", type=natural, help="only this one")
+    parser.add_argument("--first", type=natural, default=0, help="number of the first case")
+    parser.add_argument("--workers", type=count, default=2)
+    parser.add_argument("--seconds", type=float, default=20.0, help="that a case may take")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a JSON file for the summary and what went wrong")
+    return run_script(parser, _fuzz, argv)
+
+
+def _fuzz(args: argparse.Namespace) -> None:
+    first, number = (args.first, args.cases) if args.case is None else (args.case, 1)
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        found = run_all(range(first, first + number), args.workers, args.seconds, Path(folder))
+    bad = [case for case in found if case["problems"]]
+    statuses = {name: Counter(str(c["status"]) for c in found if c["use"] == name) for name in USES}
+    summary = {
+        "cases": len(found),
+        "first": first,
+        "problems": len(bad),
+        "statuses": {name: dict(sorted(counts.items())) for name, counts in statuses.items()},
+        "slowest_seconds": max((c.get("seconds", 0.0) for c in found), default=0.0),
+        "seconds": round(time.perf_counter() - start),
+        "bad": bad[:200],
+        "versions": versions(),
+    }
+    if args.out:
+        write_json(args.out, summary)
+    print(json.dumps({key: value for key, value in summary.items() if key not in ("bad", "versions")}, indent=1))
+    for kind, times in Counter(re.sub(r"\d+", "N", c["problems"][0])[:110] for c in bad).most_common(20):
+        print(f"{times:6d}  {kind}")
+    for case in bad[:10]:
+        print(case["case"], case.get("what", "")[:150], "->", case["problems"][0][:250])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

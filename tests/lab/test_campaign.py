@@ -1,0 +1,49 @@
+"""The campaigns for reliability, in small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offrank.core.files import load_arrays
+from offrank.lab.campaign import fuzz
+
+
+def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -> None:
+    assert fuzz.main(["--cases", "60", "--workers", "1", "--out", str(tmp_path / "fuzz.json")]) == 0
+    summary = json.loads((tmp_path / "fuzz.json").read_text())
+    assert summary["cases"] == 60 and summary["bad"] == []
+    assert set(summary["statuses"]) == set(fuzz.USES) and summary["statuses"]["policy"]["2"] > 0
+
+
+@pytest.mark.parametrize("failing", ["raise", "warn", "import", "write", "hang", "die"])
+def test_what_goes_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    code = {
+        "raise": "raise ZeroDivisionError('oh')",
+        "warn": "import warnings; warnings.warn('oh')",
+        "import": f"import {fuzz.EVIL}",
+        "write": "open('/tmp/offrank-fuzz-test', 'w').close()",
+        "hang": "import time; time.sleep(60)",
+        "die": "import os; os._exit(7)",
+    }[failing]
+    says = {"raise": "ZeroDivisionError: oh", "warn": "warning: oh", "import": "was imported", "write": "wrote outside"}
+    says |= {"hang": "took more than 0.5 s", "die": "the process died (exit status 7)"}
+    monkeypatch.setattr(fuzz, "USES", {"bad": lambda *_: ("bad", lambda: exec(code) or 0)})
+    monkeypatch.setattr(fuzz, "make_corpus", lambda folder: None)
+    found = fuzz.run_all(range(2), 1, 0.5, tmp_path)
+    assert len(found) == 2 and all(says[failing] in case["problems"][0] for case in found)
+
+
+def test_arrays_are_mutated_under_a_right_checksum(tmp_path: Path) -> None:
+    fuzz.make_corpus(tmp_path)
+    path, random = tmp_path / "guided" / "best.offrank", np.random.default_rng(0)
+    content, read = path.read_bytes(), 0
+    for _ in range(40):
+        path.write_bytes(content)
+        if ": array" in fuzz.mutate_file(path, random):
+            load_arrays(path, "policy")
+            read += 1
+    assert read > 3
