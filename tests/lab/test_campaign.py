@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from offrank.core.files import load_arrays
-from offrank.lab.campaign import fuzz
+from offrank.lab.campaign import fuzz, kill
 
 
 def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -> None:
@@ -47,3 +47,16 @@ def test_arrays_are_mutated_under_a_right_checksum(tmp_path: Path) -> None:
             load_arrays(path, "policy")
             read += 1
     assert read > 3
+
+
+def test_killed_runs_end_as_undisturbed_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"mujoco": [("ars", 6, "")], "ask-tell": [("ARS", 3, "")]}
+    monkeypatch.setattr(kill, "TASKS", small)
+    assert kill.main(["--kills", "4", "--workers", "2", "--out", str(tmp_path / "kill.json")]) == 0
+    summary = json.loads((tmp_path / "kill.json").read_text())
+    assert summary["kills"] >= 4 and summary["bad"] == [] and sum(summary["by_phase"].values()) == summary["kills"]
+
+
+def test_a_policy_that_differs_is_found(tmp_path: Path) -> None:
+    trial = kill._trial(("ask-tell", "ARS", 3, ""), 0, "another hash", 1.0, tmp_path / "trial")
+    assert "the policy differs" in trial["problems"][0]
