@@ -123,9 +123,8 @@ def _instrument(phase: Phase) -> None:
     Path.replace = replacing  # type: ignore[method-assign, assignment]
 
 
-def _child(
-    engine: str, algo: str, iterations: int, settings: str, folder: Path, phase_file: Path, way: str, at: int
-) -> int:
+def _child(job: Job, folder: Path, phase_file: Path, way: str, at: int) -> int:
+    """Run a job to its end."""
     import offrank
     from offrank.cli import main
 
@@ -176,9 +175,7 @@ def _outcome(engine: str, folder: Path) -> str | None:
     return path.read_text() if engine == "ask-tell" else str(read_json(path)["policy_sha256"])
 
 
-def _start(
-    job: tuple[str, str, int, str], folder: Path, phase: Path, way: str = "", at: int = 0
-) -> subprocess.Popen[str]:
+def _start(job: Job, folder: Path, phase: Path, way: str = "", at: int = 0) -> subprocess.Popen[str]:
     phase.write_bytes(b"\x00")
     words = [sys.executable, "-m", "offrank.lab.campaign.kill", "--child", *map(str, job), str(folder), str(phase), way]
     environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
