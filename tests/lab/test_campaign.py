@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from offrank.core.files import load_arrays
-from offrank.lab.campaign import fuzz, kill
+from offrank.lab.campaign import disk, fuzz, kill
 
 
 def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -> None:
@@ -60,3 +61,12 @@ def test_killed_runs_end_as_undisturbed_ones(tmp_path: Path, monkeypatch: pytest
 def test_a_policy_that_differs_is_found(tmp_path: Path) -> None:
     trial = kill._trial(("ask-tell", "ARS", 3, ""), 0, "another hash", 1.0, tmp_path / "trial")
     assert "the policy differs" in trial["problems"][0]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the library that fails is for Linux")
+def test_a_run_whose_writes_fail_is_resumed_to_the_same_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "RUNS", {"op-ars": "train Swimmer-v3 --algo op-ars --iterations 2"})
+    assert disk.main(["--every", "150", "--workers", "2", "--out", str(tmp_path / "disk.json")]) == 0
+    summary = json.loads((tmp_path / "disk.json").read_text())
+    assert summary["failures"] == summary["planned"] >= 6 and summary["bad"] == []
+    assert any("stopped" in name for name in summary["counts"])
