@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -213,8 +214,9 @@ def _trial(job: Job, seed: int, reference: str, duration: float, folder: Path) -
             time.sleep(0.01)
         at = PHASES[phase.read_bytes()[0]]
         if process.poll() is None and way == "worker" and children:
-            os.kill(children[int(random.integers(len(children)))], signal.SIGKILL)
-            kills.append((way, at))
+            with suppress(ProcessLookupError):  # it may have ended meanwhile
+                os.kill(children[int(random.integers(len(children)))], signal.SIGKILL)
+                kills.append((way, at))
             process.wait()
         elif process.poll() is None:
             process.kill()
