@@ -266,10 +266,12 @@ def test_a_fleet_gives_every_run_the_bits_it_has_alone() -> None:
 
 def test_metrics_can_be_read_while_a_line_is_being_written(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"kind": "iteration", "iteration": 1, "steps": 20}\n{"kind": "iter')
-    assert read_metrics(path) == [{"kind": "iteration", "iteration": 1, "steps": 20}]
-    for damaged in (b"5", b"{}"):
-        path.write_bytes(b'{"kind": "iteration", "iteration": 1, "steps": 20}\n' + damaged + b"\n")
+    record = {"kind": "iteration", "iteration": 1, "steps": 20, "return_mean": None, "wall_s": 0.1}
+    line = json.dumps(record).encode() + b"\n"
+    path.write_bytes(line + b'{"kind": "iter')
+    assert read_metrics(path) == [record]
+    for damaged in (b"5", b"{}", line.strip().replace(b"20", b'"20"'), line.strip().replace(b"wall_s", b"wall_t")):
+        path.write_bytes(line + damaged + b"\n")
         with pytest.raises(FileFormatError, match="line 2 is not a record of a run"):
             read_metrics(path)
 
@@ -646,10 +648,11 @@ def test_one_signal_stops_a_run_whose_environment_hangs_in_this_process(tmp_path
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
+        ("normalizer_mean", lambda a: a + 1e200, "normalizer_mean is not finite, or too large"),
         ("memory.actor.theta", lambda a: a[:-1], r"actor.theta of shape"),
         ("memory.critic.q.w1", lambda a: a.astype(np.float64), "critic.q.w1 of shape .* and type float64"),
         ("memory.critic.step", lambda a: a[None], "critic.step of shape"),
-        ("memory.critic.slow.w2", lambda a: np.full_like(a, np.nan), "critic.slow.w2 is not finite"),
+        ("memory.critic.slow.w2", lambda a: np.full_like(a, np.nan), "critic.slow.w2 is not finite, or too large"),
         ("memory.replay.action", lambda a: a[:-3], "replay.action of shape"),
         ("memory.replay.state", lambda a: a[:, :-1], "replay.state of shape"),
         ("memory.replay.ahead", lambda a: a + 1, "a transition of memory.replay ends beyond its last row"),
@@ -672,4 +675,15 @@ def test_a_checkpoint_whose_arrays_are_of_another_size_is_refused(
         arrays[f"state.{name}"] = changed
     save_arrays(path, "run", arrays, meta)
     with pytest.raises(FileFormatError, match=rf"agent.offrank is not a whole checkpoint: .*{says}"):
+        offrank.load(path, workers=0)
+
+
+@pytest.mark.parametrize("name", ["wall_s", "metrics_size", "evaluation_steps", "best_at"])
+@pytest.mark.parametrize("value", ["5", None, [], -7, True, 1e308, float("nan")])
+def test_a_checkpoint_with_a_wrong_number_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+    path = tmp_path / "agent.offrank"
+    offrank.ARS("toy_envs:Point-v0", workers=0).learn(iterations=1, eval_every=0).save(path)
+    _, arrays, meta = load_arrays(path, "run")
+    save_arrays(path, "run", arrays, meta | {name: value})
+    with pytest.raises(FileFormatError, match=f"agent.offrank is not a whole checkpoint: its {name} is"):
         offrank.load(path, workers=0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from offrank.core.arrays import WRITTEN, Memory, part, prefixed, tables
+from offrank.core.checks import LARGEST
 from offrank.core.normalizer import Normalizer
 
 
@@ -61,8 +62,9 @@ class State:
                 shape = (rows[table], *shape[1:])
             if array.shape != shape or array.dtype != first.dtype:
                 raise ValueError(f"{name} of shape {array.shape} and type {array.dtype}, not {shape} and {first.dtype}")
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ValueError(f"{name} is not finite")
+            most = 1e300 if name == "normalizer_m2" else LARGEST  # it is a sum of squares
+            if array.dtype.kind == "f" and not float(np.abs(array).max(initial=0)) <= most:
+                raise ValueError(f"{name} is not finite, or too large")
         if (self.normalizer.m2 < 0).any():
             raise ValueError("normalizer_m2 is negative")
         for prefix, count in rows.items():

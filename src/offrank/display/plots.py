@@ -76,7 +76,7 @@ def plot_runs(folders: Sequence[Path], out: Path) -> None:
 
     curves = [Curve.read(folder) for folder in folders]
     tasks = list(dict.fromkeys(c.config.task for c in curves))
-    valued = [r for r in curves[0].records if "q_start" in r] if len(curves) == 1 else []
+    valued = [r for r in curves[0].records if {"q_start", "return_discounted"} <= set(r)] if len(curves) == 1 else []
     panels = len(tasks) + bool(valued)
     columns = min(panels, 3)
     rows = -(-panels // columns)

@@ -12,6 +12,8 @@ from typing import Any
 from offrank.core.arrays import Metrics
 from offrank.core.errors import FileFormatError, OffrankError
 
+NUMBERS = ("iteration", "steps", "return_mean", "wall_s")  # that every record has
+
 
 class MetricsFile:
     """An append-only file. A checkpoint stores its `size`; when the run is continued, the file is truncated to it.
@@ -70,6 +72,12 @@ def _json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _is_number(item: tuple[str, Any]) -> bool:
+    """Whether an entry of a record is a number where there must be one; None is one that was not finite."""
+    name, value = item
+    return name not in NUMBERS or (value is None and name == "return_mean") or type(value) in (int, float)
+
+
 def read_metrics(path: Path) -> list[Metrics]:
     """The records of a metrics file, without a last line that is still being written.
 
@@ -82,6 +90,8 @@ def read_metrics(path: Path) -> list[Metrics]:
     except ValueError as error:
         raise FileFormatError(f"{path} is damaged: a line is not JSON") from error
     for number, record in enumerate(found, start=1):
-        if not isinstance(record, dict) or not set(record) >= {"kind", "iteration", "steps"}:
+        if not (
+            isinstance(record, dict) and set(record) >= {"kind", *NUMBERS} and all(map(_is_number, record.items()))
+        ):
             raise FileFormatError(f"{path} is damaged: line {number} is not a record of a run")
     return found

@@ -186,13 +186,21 @@ class Record:
             for i, s, m, d, *episodes in arrays["evaluations"]
         ]
         self.best = None
-        if meta["best_at"] >= 0:
+        if _number(meta, "best_at") >= 0:
             best = TrainedPolicy.from_arrays(part(arrays, "best."))
             self.best = (self.evaluations[meta["best_at"]], best)
-        self.evaluation_steps = meta["evaluation_steps"]
-        self._wall_before, self._clock = meta["wall_s"], time.perf_counter()
-        self._metrics_size = meta["metrics_size"]
+        self.evaluation_steps = int(_number(meta, "evaluation_steps"))
+        self._wall_before, self._clock = float(_number(meta, "wall_s")), time.perf_counter()
+        self._metrics_size = int(_number(meta, "metrics_size"))
         self._segments = segments_of(path, meta)
+
+
+def _number(meta: Mapping[str, Any], name: str) -> float:
+    """A number of a checkpoint's metadata; only the place of the best evaluation may be -1, for none."""
+    value, least = meta[name], -1 if name == "best_at" else 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 2**53:
+        raise ValueError(f"its {name} is {value!r:.50}")
+    return value
 
 
 def check_format(path: Path, meta: Mapping[str, Any]) -> None:
