@@ -81,8 +81,8 @@ class Agent:
         stored_args = as_stored(env_args or {})
         if cluster is None and on_cluster(engine):
             cluster = Cluster()
-        self._pool: dict[str, Any] = {"threads": threads, "workers": workers, "gpu": gpu, "cluster": cluster}
-        self._pool["episode_seconds"] = episode_seconds
+        self._pool: dict[str, Any] = {"threads": threads, "workers": workers, "gpu": gpu}
+        self._pool |= {"cluster": cluster, "episode_seconds": episode_seconds}
         self._engine: Engine | None
         if isinstance(env, str):
             self._engine = make_engine(env, engine, env_args=env_args, clip_actions=clip_actions, **self._pool)
@@ -355,8 +355,8 @@ def load(
     kind = AGENTS.get(saved.config.algo, Agent)
     agent = kind.__new__(kind)
     agent._config, agent._policy, agent._run = saved.config, saved.policy, None
-    agent._pool = {"threads": threads, "workers": workers, "gpu": gpu, "cluster": cluster}
-    agent._pool["episode_seconds"] = episode_seconds
+    agent._pool = {"threads": threads, "workers": workers, "gpu": gpu}
+    agent._pool |= {"cluster": cluster, "episode_seconds": episode_seconds}
     agent._engine = None
     if isinstance(env, str):
         agent._engine = _engine_of(saved.config, env, agent._pool)
@@ -395,9 +395,7 @@ def _own_engine(
         return GymnasiumEngine(env, workers, clip is not False, episode_seconds)
     if isinstance(env, gym.Env):
         raise UsageError("an environment object stays in this process: give a function that makes it, for a cluster")
-    if episode_seconds is not None:
-        cluster = replace(cluster, episode_seconds=episode_seconds)
-    return on_ray(partial(GymnasiumEngine, env, 0, clip is not False), cluster, workers)
+    return on_ray(partial(GymnasiumEngine, env, 0, clip is not False), cluster.limited(episode_seconds), workers)
 
 
 def _name_of(env: Any) -> str:

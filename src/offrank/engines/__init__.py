@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -99,8 +98,8 @@ def make_engine(
     native = native_name(task)
     if cluster is None and on_cluster(engine):
         cluster = Cluster()
-    if cluster is not None and episode_seconds is not None:
-        cluster = replace(cluster, episode_seconds=episode_seconds)
+    if cluster is not None:
+        cluster = cluster.limited(episode_seconds)
     if (engine := resolve_engine(task, engine)) in ("mujoco", "warp", "numpy"):
         assert native is not None
         if env_args:

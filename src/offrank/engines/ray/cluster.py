@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from offrank.core.errors import UsageError, require
@@ -31,6 +31,10 @@ class Cluster:
                 raise UsageError(f"{what} = {amount}: must be a positive number")
         if self.episode_seconds is not None and not self.episode_seconds > 0:
             raise UsageError(f"episode_seconds = {self.episode_seconds}: must be positive")
+
+    def limited(self, episode_seconds: float | None) -> Cluster:
+        """The same cluster with this limit on the time of an episode; None leaves it as it is."""
+        return self if episode_seconds is None else replace(self, episode_seconds=episode_seconds)
 
     @property
     def needs(self) -> dict[str, float]:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
-import os
 import re
 import subprocess
 import sys
@@ -29,6 +27,7 @@ from offrank.cli.options import count
 from offrank.core.errors import UsageError
 from offrank.core.files import read_json, write_json
 from offrank.core.version import versions
+from offrank.lab.campaign import one_thread, show
 from offrank.lab.script import make_parser, run_script
 
 KINDS = {"full": (errno.ENOSPC, True), "read-only": (errno.EROFS, True), "i/o error": (errno.EIO, False)}
@@ -116,7 +115,7 @@ def build(folder: Path) -> Path:
 
 def run(words: str, folder: Path, library: Path | None = None, **failing: str) -> subprocess.CompletedProcess[str]:
     """A run in a folder, with a failing disk."""
-    environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    environment = one_thread()
     if library is not None:
         environment |= {"LD_PRELOAD": str(library), "FAIL_FOLDER": str(folder), **failing}
     command = [sys.executable, "-m", "offrank", *words.split(), *SHORT.split(), "--out", str(folder)]
@@ -155,10 +154,7 @@ def _disk(args: argparse.Namespace) -> None:
             counted = run(words, root / algo, library, FAIL_COUNT=str(root / "calls"))
             if counted.returncode != 0:
                 raise UsageError(f"{algo} does not run undisturbed: {counted.stderr[-300:]}")
-            reference, calls = (
-                read_json(root / algo / "result.json")["policy_sha256"],
-                int((root / "calls").read_text()),
-            )
+            reference, calls = _hash(root / algo), int((root / "calls").read_text())
             jobs += [(algo, kind, at, reference) for kind in KINDS for at in range(1, calls + 1, args.every)]
 
         def work(job: tuple[str, str, int, str]) -> None:
@@ -168,11 +164,7 @@ def _disk(args: argparse.Namespace) -> None:
                 write_json(args.out, _summary(done, len(jobs), start))
 
         list(pool.map(work, jobs))
-    print(
-        json.dumps(
-            {key: value for key, value in _summary(done, len(jobs), start).items() if key != "versions"}, indent=1
-        )
-    )
+    show(_summary(done, len(jobs), start))
 
 
 def _summary(done: Sequence[dict[str, Any]], planned: int, start: float) -> dict[str, Any]:
@@ -191,7 +183,6 @@ def _summary(done: Sequence[dict[str, Any]], planned: int, start: float) -> dict
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser("disk", __doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--every", type=count, default=1, metavar="K", help="let only every K-th call fail")
     parser.add_argument("--workers", type=count, default=2)
     parser.add_argument("--out", type=Path, metavar="FILE", help="a JSON file for the summary, written as it goes")

@@ -37,13 +37,14 @@ import offrank
 from offrank.cli import main as offrank_main
 from offrank.cli.options import count, natural
 from offrank.core.errors import OffrankError
-from offrank.core.files import load_arrays, save_arrays, write_json
+from offrank.core.files import write_json
 from offrank.core.version import versions
+from offrank.lab.campaign import show
+from offrank.lab.campaign.mutations import EVIL, mutate_file
 from offrank.lab.script import make_parser, run_script
 
 CHUNK = 250  # cases per process
 MEMORY = 1 << 30  # bytes by which a case may make the process grow
-EVIL = "evil_module"  # a module that files name, and that must not be imported
 TRAIN = [
     "--iterations",
     "2",
@@ -58,13 +59,9 @@ TRAIN = [
     "1",
 ]
 SMALL = ["--set", "warmup_steps=8", "--set", "hidden=8", "--set", "batch=4"]
-JUNK: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 2**31, 2**63, 10**15, 10**30, 0.5, -1e308, 1e160, float("nan"), float("inf"), "", "x" * 3000,
-    "\x00", "../../etc/passwd", f"{EVIL}:Env-v0", "Hopper-v3", "linear", "mlp:99999,99999", [], [1, "a"], {}, {"a": {}},
-)  # fmt: skip
 
 
-# --- what is mutated
+# --- what is mutated (by `mutations.py`)
 
 
 def make_corpus(folder: Path) -> None:
@@ -82,92 +79,6 @@ def make_corpus(folder: Path) -> None:
 
 def _ask_tell(journal: Path) -> offrank.AskTell:
     return offrank.AskTell(offrank.ARS, 3, 2, journal=journal, horizon=8, keep_episodes=True)
-
-
-def mutate_json(data: Any, random: Generator) -> Any:
-    """A copy of a JSON document with one or more values replaced, removed or added."""
-    data = json.loads(json.dumps(data))
-    for _ in range(int(random.integers(1, 4))):
-        at: Any = data
-        while isinstance(at, dict | list) and len(at):
-            key = list(at)[int(random.integers(len(at)))] if isinstance(at, dict) else int(random.integers(len(at)))
-            if isinstance(at[key], dict | list) and len(at[key]) and random.random() < 0.7:
-                at = at[key]
-                continue
-            change = random.random()
-            if change < 0.2 and isinstance(at, dict):
-                del at[key]
-            elif change < 0.3 and isinstance(at, dict):
-                at[f"{key}x"] = at[key]
-            else:
-                at[key] = JUNK[int(random.integers(len(JUNK)))]
-            break
-    return data if random.random() < 0.97 else JUNK[int(random.integers(len(JUNK)))]
-
-
-def mutate_array(array: Any, random: Generator) -> Any:
-    """An array of another size, type or content; None to remove it."""
-    kind = int(random.integers(9))
-    if kind == 0:
-        return None
-    if kind == 1:
-        return array.astype([np.float32, np.float64, np.int8, np.int64, np.uint64, bool][int(random.integers(6))])
-    if kind == 2:
-        return array[None]
-    if kind == 3:
-        return array.ravel()[: int(random.integers(array.size + 1))]
-    if kind == 4:
-        return np.concatenate([array.ravel(), array.ravel()])
-    if kind == 5:
-        return np.array(["text"])
-    if kind == 6 or not array.size:
-        return np.zeros((0,) * int(random.integers(4)), dtype=array.dtype)
-    changed = array.copy()
-    values = [np.nan, np.inf, 1e308, -1e308, 1e160, -1, 0, 2**62, 255]
-    with np.errstate(all="ignore"):
-        some = np.array(values[int(random.integers(len(values)))]).astype(array.dtype)
-    changed.reshape(-1)[int(random.integers(array.size)) :] = some
-    return changed
-
-
-def mutate_bytes(content: bytes, random: Generator) -> bytes:
-    """Bytes changed, cut off, repeated or inserted."""
-    data = bytearray(content or b" ")
-    at, kind = int(random.integers(len(data) + 1)), int(random.integers(4))
-    if kind == 0:
-        for _ in range(int(random.integers(1, 9))):
-            data[int(random.integers(len(data)))] ^= int(random.integers(1, 256))
-    elif kind == 1:
-        del data[at:]
-    elif kind == 2:
-        data[at:at] = data[at : at + int(random.integers(1, 500))]
-    else:
-        data[at:at] = random.bytes(int(random.integers(1, 50)))
-    return bytes(data)
-
-
-def mutate_file(path: Path, random: Generator) -> str:
-    """Change a file in place. Returns how."""
-    if path.suffix in (".npz", ".offrank") and random.random() < 0.5:
-        kind, arrays, meta = load_arrays(path, "policy", "run", "episode", "segment")
-        if random.random() < 0.5:
-            name = sorted(arrays)[int(random.integers(len(arrays)))]
-            changed = mutate_array(arrays.pop(name), random)
-            if changed is not None:
-                arrays[name] = changed
-            how = f"array {name}"
-        else:
-            found = mutate_json(meta, random)
-            meta, how = found if isinstance(found, dict) else {"kind": found}, "metadata"
-        format = meta.pop("offrank", 2)
-        meta.pop("kind", None)
-        save_arrays(path, kind, arrays, meta, format)
-        return f"{path.name}: {how}"
-    if path.suffix == ".json" and random.random() < 0.7:
-        path.write_text(json.dumps(mutate_json(json.loads(path.read_text()), random)))
-        return f"{path.name}: JSON"
-    path.write_bytes(mutate_bytes(path.read_bytes(), random))
-    return f"{path.name}: bytes"
 
 
 # --- how it is used
@@ -378,7 +289,6 @@ def run_all(cases: Sequence[int], workers: int, seconds: float, folder: Path) ->
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser("fuzz", __doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--cases", type=count, default=1000)
     parser.add_argument("--case", type=natural, help="only this one")
     parser.add_argument("--first", type=natural, default=0, help="number of the first case")
@@ -407,7 +317,7 @@ def _fuzz(args: argparse.Namespace) -> None:
     }
     if args.out:
         write_json(args.out, summary)
-    print(json.dumps({key: value for key, value in summary.items() if key not in ("bad", "versions")}, indent=1))
+    show(summary, "bad")
     for kind, times in Counter(re.sub(r"\d+", "N", c["problems"][0])[:110] for c in bad).most_common(20):
         print(f"{times:6d}  {kind}")
     for case in bad[:10]:

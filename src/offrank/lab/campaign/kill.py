@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import mmap
 import os
 import signal
@@ -34,6 +33,7 @@ from offrank.cli.options import count, natural
 from offrank.core.errors import UsageError
 from offrank.core.files import read_json, write_json
 from offrank.core.version import versions
+from offrank.lab.campaign import one_thread, show
 from offrank.lab.script import make_parser, run_script
 
 Job = tuple[str, str, int, str]  # engine, algorithm, iterations, settings
@@ -179,9 +179,8 @@ def _outcome(engine: str, folder: Path) -> str | None:
 def _start(job: Job, folder: Path, phase: Path, way: str = "", at: int = 0) -> subprocess.Popen[str]:
     phase.write_bytes(b"\x00")
     words = [sys.executable, "-m", "offrank.lab.campaign.kill", "--child", *map(str, job), str(folder), str(phase), way]
-    environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     return subprocess.Popen(
-        [*words, str(at)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+        [*words, str(at)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=one_thread()
     )
 
 
@@ -271,7 +270,7 @@ def _kill(args: argparse.Namespace) -> None:
                     write_json(args.out, _summary(done, start))
 
         list(pool.map(work, range(3 * args.kills)))
-    print(json.dumps({key: value for key, value in _summary(done, start).items() if key != "versions"}, indent=1))
+    show(_summary(done, start))
 
 
 def _summary(done: Sequence[dict[str, Any]], start: float) -> dict[str, Any]:
@@ -296,7 +295,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         engine, algo, iterations, settings, folder, phase, way, at = words[1:]
         return _child((engine, algo, int(iterations), settings), Path(folder), Path(phase), way, int(at))
     parser = make_parser("kill", __doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--kills", type=count, default=100)
     parser.add_argument("--seed", type=natural, default=0, help="of the first run's kills")
     parser.add_argument("--workers", type=count, default=2, help="runs side by side")
