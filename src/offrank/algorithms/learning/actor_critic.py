@@ -41,7 +41,7 @@ class ActorCriticSettings(TD3Settings):
     batch: int = 256
     critic_rate: float = 3e-4
     slow: float = 0.05  # ten times TD3's: values reach early states ten times sooner
-    n_steps: int = 3  # steps of real rewards in a target
+    n_steps: int = 2  # steps of real rewards in a target
     level: bool = True  # whether the critics learn how values differ from a common level
     reward_unit: float = 5.0  # deviations of the rewards that are 1 to the critics; 0: rewards as paid
 

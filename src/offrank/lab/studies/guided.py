@@ -36,6 +36,7 @@ PARTS: tuple[dict[str, Any], ...] = (  # each one removed, or replaced by what i
     {"level": False},
     {"reward_unit": 0.0},
     {"n_steps": 1},
+    {"n_steps": 2},
     {"n_steps": 3},
     {"ratio": 2.0},
 )
