@@ -11,6 +11,7 @@ from scipy import stats
 
 from offrank.core.errors import UsageError
 from offrank.lab.statistics import (
+    arrivals,
     censored_median,
     median_interval,
     median_of_successes,
@@ -71,6 +72,19 @@ def test_with_one_budget_the_censored_median_is_a_lower_median(reached: list[int
     times = sorted(BUDGET + 1 if r is None else r for r in reached)
     lower = times[(len(times) - 1) // 2]
     assert censored_median(reached, [BUDGET] * len(reached)) == (None if lower > BUDGET else lower)
+
+
+def test_shares_that_arrived_have_a_band_except_where_none_or_all_did() -> None:
+    reached, spent = [10, None, 20, 30], [10, 15, 20, 30]
+    steps, share, low, high = arrivals(reached, spent)
+    assert steps.tolist() == [10, 15, 20, 30]
+    np.testing.assert_allclose(share, [1 / 4, 1 / 4, 5 / 8, 1])
+    assert np.all(low <= share) and np.all(share <= high)
+    assert low[0] < share[0] < high[0] and low[-1] == high[-1] == 1
+    # Greenwood's formula on the scale log(-log)
+    error = 1.959964 * np.sqrt(1 / (4 * 3)) / np.log(0.75)
+    np.testing.assert_allclose(high[0], 1 - 0.75 ** np.exp(-error), rtol=1e-5)
+    assert [side.tolist() for side in arrivals([None], [5])] == [[5], [0], [0], [0]]
 
 
 def exact_bootstrap(reached: list[int | None], level: float) -> tuple[float, float]:

@@ -7,10 +7,12 @@ observed".
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isinf
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -32,12 +34,26 @@ class Interval:
 
 def survival(reached: Reached, spent: Sequence[int]) -> tuple[FloatArray, FloatArray]:
     """The Kaplan-Meier curve of runs still short of the threshold: its steps, and the share from each of them on."""
+    curve = _still_short(reached, spent)
+    return np.asarray(curve.quantiles, dtype=np.float64), np.asarray(curve.probabilities, dtype=np.float64)
+
+
+def arrivals(reached: Reached, spent: Sequence[int], level: float = LEVEL) -> tuple[FloatArray, ...]:
+    """Steps, the share of runs that had reached the threshold (Kaplan-Meier), and the ends of its band (log-log)."""
+    curve = _still_short(reached, spent)
+    steps, short = survival(reached, spent)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # where none or all arrived: no band
+        band = curve.confidence_interval(level, method="log-log")
+    low, high = (np.where(np.isnan(side.probabilities), short, side.probabilities) for side in (band.low, band.high))
+    return steps, 1 - short, 1 - high, 1 - low
+
+
+def _still_short(reached: Reached, spent: Sequence[int]) -> Any:
     _check(reached, spent)
     stats = require("scipy.stats", "studies")
     uncensored = [r for r in reached if r is not None]
     right = [s for r, s in zip(reached, spent, strict=True) if r is None]
-    curve = stats.ecdf(stats.CensoredData(uncensored=uncensored, right=right)).sf
-    return np.asarray(curve.quantiles, dtype=np.float64), np.asarray(curve.probabilities, dtype=np.float64)
+    return stats.ecdf(stats.CensoredData(uncensored=uncensored, right=right)).sf
 
 
 def censored_median(reached: Reached, spent: Sequence[int]) -> float | None:

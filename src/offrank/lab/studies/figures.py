@@ -12,7 +12,7 @@ import numpy as np
 
 from offrank.core.arrays import FloatArray
 from offrank.display.plots import COLOURS, DASHES, short
-from offrank.lab.statistics import censored_median
+from offrank.lab.statistics import arrivals, censored_median
 from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, name_of, names
 from offrank.lab.studies.paper import about
 
@@ -162,6 +162,32 @@ def quartile_curves(rows: Iterable[Row]) -> Any:
     return panels(_tasks(found), draw)
 
 
+def arrival_curves(rows: Iterable[Row]) -> Any:
+    """The share of runs that reached the threshold (Kaplan-Meier) with its 95 % band, one panel per task with its
+    variants. Ticks are runs that ended before."""
+    found = groups(rows)
+    numbers, several = _numbers(found), engines_differ(found)
+
+    def draw(axes: Any, task: str) -> None:
+        members = [g for g in found if g.task == task]
+        for group in members:
+            name = name_of(group, several)
+            look = {key: value for key, value in style(numbers[name]).items() if key != "marker"}
+            steps, share, low, high = (np.concatenate([[0.0], side]) for side in arrivals(group.reached, group.spent))
+            axes.fill_between(steps, low, high, step="post", color=look["color"], alpha=0.2, lw=0)
+            count = sum(r is not None for r in group.reached)
+            axes.step(steps, share, where="post", lw=1.8, **look, label=f"{name}, {count} of {len(group.rows)}")
+            ended = np.array([s for r, s in zip(group.reached, group.spent, strict=True) if r is None])
+            at = share[np.searchsorted(steps, ended, side="right") - 1]
+            axes.plot(ended, at, "|", color=look["color"], ms=9)
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_xlim(left=0)
+        title = f"{task}, return {members[0].rows[0]['threshold']:g}"
+        _finish(axes, title, "environment steps of training", "share of runs that arrived")
+
+    return panels(_tasks(found), draw)
+
+
 def band_panels(found: Sequence[Group], combinations: bool) -> dict[str, list[Group]]:
     """The groups of each panel of `seed_bands`, by its title."""
     several = engines_differ(found)
@@ -199,10 +225,10 @@ def _threshold_line(axes: Any, threshold: float | None) -> None:
         axes.axhline(threshold, color="black", lw=1, ls=(0, (4, 3)), label=f"threshold {threshold:g}")
 
 
-def _finish(axes: Any, title: str, x: str) -> None:
+def _finish(axes: Any, title: str, x: str, y: str = "mean return of an episode") -> None:
     axes.set_title(title)
     axes.set_xlabel(x)
-    axes.set_ylabel("mean return of an episode")
+    axes.set_ylabel(y)
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.grid(alpha=0.25)
     axes.legend(loc="best", fontsize=7, framealpha=0.6)

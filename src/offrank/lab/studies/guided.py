@@ -10,7 +10,7 @@ from typing import Any
 from offrank.core.files import write_atomically
 from offrank.display.plots import short
 from offrank.lab.figures import save_figure
-from offrank.lab.studies.figures import quartile_curves
+from offrank.lab.studies.figures import arrival_curves, quartile_curves
 from offrank.lab.studies.hybrids import return_text, summarise_at
 from offrank.lab.studies.outcomes import Row, left_out
 from offrank.lab.studies.plan import Variant
@@ -58,15 +58,15 @@ def parts(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
     return list(dict.fromkeys([*changed, *ranked]))
 
 
-def _write(rows: list[Row], summaries: list[Summary], stem: Path) -> None:
+def _write(summaries: list[Summary], figure: Any, stem: Path) -> None:
     write_atomically(stem.with_name(f"{stem.name}-summary.json"), (json.dumps(summaries, indent=1) + "\n").encode())
-    save_figure(quartile_curves(rows), stem.with_name(f"{stem.name}.png"))
+    save_figure(figure, stem.with_name(f"{stem.name}.png"))
 
 
 def present(rows: list[Row], stem: Path) -> str:
     """Steps to the threshold: every seed, and the median."""
     summaries = summarise(rows)
-    _write(rows, summaries, stem)
+    _write(summaries, arrival_curves(rows), stem)
     lines = [
         [s["task"], s["variant"], f"{s['reached']} of {s['runs']}", middle(s), _seeds(s["steps_to_threshold"])]
         for s in summaries
@@ -84,7 +84,7 @@ def present_parts(rows: list[Row], stem: Path) -> str:
     """Returns on the way of each variant, and its comparison with the whole recipe."""
     labels = {row["task"]: Variant.of(row["task"], ALGO).label for row in rows}
     summaries = summarise_at(rows, MARKS, lambda group: [labels[group.task]])
-    _write(rows, summaries, stem)
+    _write(summaries, quartile_curves(rows), stem)
     lines = []
     for s in summaries:
         against = s["against"].get(labels[s["task"]], {})
