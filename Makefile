@@ -1,15 +1,15 @@
-# Two commands: `make demo` trains OP-ARS on HalfCheetah-v3, `make test` runs the tests. Each makes its environment first.
+# Two commands: `make demo` trains `guided` on HalfCheetah-v3, `make test` runs the tests. Each makes its environment first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 SOURCES = pyproject.toml setup.py src/offrank/engines/native/_rollout.c
 DEMO_SEED ?= 1
-DEMO_STEPS ?= 4M
+DEMO_STEPS ?= 100k
 
 .PHONY: demo test test-gpu lint clean
 
 demo: $(VENV)/.installed
-	$(BIN)/offrank train HalfCheetah-v3 --algo op-ars --seed $(DEMO_SEED) --steps $(DEMO_STEPS) --out runs/demo --resume
+	$(BIN)/offrank train HalfCheetah-v3 --algo guided --seed $(DEMO_SEED) --steps $(DEMO_STEPS) --eval-episodes 10 --confirm-episodes 100 --out runs/demo --resume
 	@echo "learning curve: runs/demo/curve.png    policy: runs/demo/best.offrank"
 
 test: $(VENV)/.installed-dev lint
