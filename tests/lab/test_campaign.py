@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from offrank.core.files import load_arrays
-from offrank.lab.campaign import disk, fuzz, kill
+from offrank.lab.campaign import disk, fuzz, kill, sanitize
 
 
 def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -> None:
@@ -70,3 +71,21 @@ def test_a_run_whose_writes_fail_is_resumed_to_the_same_policy(tmp_path: Path, m
     summary = json.loads((tmp_path / "disk.json").read_text())
     assert summary["failures"] == summary["planned"] >= 6 and summary["bad"] == []
     assert any("stopped" in name for name in summary["counts"])
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None or sys.platform != "linux", reason="needs gcc on Linux")
+def test_a_read_beyond_an_array_is_noticed_and_mutated_policies_cause_none(tmp_path: Path) -> None:
+    out = tmp_path / "sanitize.json"
+    assert sanitize.main(["--tests", "--cases", "12", "--out", str(out)]) == 0
+    summary = json.loads(out.read_text())
+    assert "heap-buffer-overflow" in summary["on_purpose"]
+    assert summary["cases"] == 12 and summary["reports_of_fuzzing"] == []
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None or sys.platform != "linux", reason="needs gcc on Linux")
+def test_sanitizers_that_notice_nothing_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sanitize, "FLAGS", ("-std=c99",))
+    assert sanitize.main(["--tests", "--cases", "0"]) == 1
+    assert "do not notice a read beyond an array" in capsys.readouterr().err
