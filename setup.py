@@ -13,7 +13,9 @@ setup(
             ["src/offrank/engines/native/_rollout.c"],
             extra_compile_args=flags,
             export_symbols=["offrank_episode", "offrank_actions", "offrank_layout"],
+            py_limited_api=True,
             optional=True,
         )
-    ]
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},  # it is called by ctypes: one wheel for every Python
 )
