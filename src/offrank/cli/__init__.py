@@ -33,6 +33,7 @@ VERBS = {  # verb: the module that adds its parser, and its help text
     "report": ("offrank.lab.cli.report", "one page of tables and interactive figures"),
     "rank-quality": ("offrank.lab.cli.rank_quality", "measure how good rankings are"),
     "bench": ("offrank.lab.cli.bench", "measure speed"),
+    "completion": ("offrank.cli.completion", "a script that completes commands in a shell"),
 }
 
 
