@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 
 import offrank as offrank_package
+from commands import Outcome
 from offrank.cli import VERBS, build_parser, main
 from offrank.core.errors import FileFormatError
 from offrank.core.files import load_arrays, save_arrays
@@ -41,44 +41,6 @@ FILES = {
 SHORT = ["--horizon", "20", "--eval-episodes", "2", "--eval-every", "2"]
 SWIMMER = ["train", "Swimmer-v3", *SHORT, "--iterations", "3"]
 POINT = ["train", "toy_envs:Point-v0", *SHORT, "--iterations", "3", "--workers", "0"]
-
-
-class Outcome:
-    """What a command did: its exit status and what it printed. A warning counts as a line on stderr."""
-
-    def __init__(self, status: int, out: str, err: str):
-        self.status, self.out, self.err = status, out, err.replace(os.sep, "/")
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-    def complains(self, *parts: str, status: int = 2) -> None:
-        """One line on stderr with all of the parts, nothing on stdout."""
-        assert self.status == status, self.err
-        assert re.fullmatch(r"offrank: [^\n]+\n", self.err), self.err
-        assert self.out == ""
-        for part in parts:
-            assert part in self.err
-
-
-@pytest.fixture
-def offrank(tmp_path, monkeypatch, capsys):
-    """Runs a command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: object) -> Outcome:
-        capsys.readouterr()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                status = main([str(word) for word in words])
-            except SystemExit as exit:
-                status = exit.code
-        said = capsys.readouterr()
-        return Outcome(status, said.out, "".join(f"{w.message}\n" for w in caught) + said.err)
-
-    return run
 
 
 def environment(**extra: str) -> dict[str, str]:

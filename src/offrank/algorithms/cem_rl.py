@@ -45,12 +45,12 @@ class CEMSettings:
     eval_steps: ClassVar[int] = 10_000  # between evaluations: a generation of whole episodes is as long
 
     population: int = 10  # members per generation
-    elites: int = 5  # the best ones, which make the next distribution
-    start_variance: float = 1e-3  # of every parameter
-    extra_variance: float = 1e-3  # added to the elites' in the first generation
-    least_variance: float = 1e-5  # what that decays to
-    variance_decay: float = 0.95  # per generation
-    normalise_states: bool = True  # ours: the published code does not
+    elites: int = 5  # best members, which make the next distribution
+    start_variance: float = 1e-3  # variance of every parameter in the first generation
+    extra_variance: float = 1e-3  # variance added to the elites' in the first generation
+    least_variance: float = 1e-5  # variance that extra_variance decays to
+    variance_decay: float = 0.95  # factor by which extra_variance decays per generation
+    normalise_states: bool = True  # whether policies act on normalised states; the published code's do not
 
     @property
     def drawn(self) -> int:
@@ -75,8 +75,8 @@ class CEMRLSettings(TD3Settings, CEMSettings):
 
     name: ClassVar[str] = "cem-rl"
 
-    gradient_members: int = 5  # that get gradient steps before they are run
-    warmup_steps: int = 10_000  # of training before the first gradient step
+    gradient_members: int = 5  # members that get gradient steps before they are run
+    warmup_steps: int = 10_000  # training steps before the first gradient step
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,7 +97,7 @@ class OPCEMRLSettings(CEMRLSettings):
     name: ClassVar[str] = "op-cem-rl"
 
     population: int = 5  # members that are run per generation
-    candidates: int = 20  # drawn per generation; the ranker chooses
+    candidates: int = 20  # members drawn per generation; the ranker chooses
 
     @property
     def drawn(self) -> int:

@@ -50,7 +50,7 @@ class GuidedSettings(ActorCriticSettings):
     candidates: int = 2  # perturbations drawn; of more than the population, the ranker chooses
     action_change: float = 0.2  # root mean square change of actions by a perturbation, in half ranges
     step_noise: float = 0.2  # deviation of the noise on every action, in half ranges; 0: deterministic episodes
-    warmup_steps: int = 5_000  # before the first update
+    warmup_steps: int = 5_000  # training steps before the first update
 
     def __post_init__(self) -> None:
         self.check()

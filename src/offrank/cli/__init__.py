@@ -24,6 +24,7 @@ Train simple policies with evolution strategies on as few environment interactio
 
 VERBS = {  # verb: the module that adds its parser, and its help text
     "train": ("offrank.cli.train", "train a policy"),
+    "list": ("offrank.cli.listing", "tasks, algorithms, rankers, policies, settings"),
     "evaluate": ("offrank.cli.inspect", "measure a saved policy"),
     "plot": ("offrank.cli.inspect", "draw learning curves"),
     "record": ("offrank.cli.show", "write a video of a policy"),
@@ -32,19 +33,20 @@ VERBS = {  # verb: the module that adds its parser, and its help text
     "report": ("offrank.lab.cli.report", "one page of tables and interactive figures"),
     "rank-quality": ("offrank.lab.cli.rank_quality", "measure how good rankings are"),
     "bench": ("offrank.lab.cli.bench", "measure speed"),
+    "completion": ("offrank.cli.completion", "a script that completes commands in a shell"),
 }
 
 
-def build_parser(verb: str | None) -> tuple[Parser, dict[str, Parser]]:
-    """The parser of one verb, and all parsers by verb. The other verbs have a help text only."""
+def build_parser(*wanted: str) -> tuple[Parser, dict[str, Parser]]:
+    """The parser, and those of all verbs by name. Only the wanted verbs' are complete: others have a help text only."""
     parser = Parser(prog="offrank", description=DESCRIPTION)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser, required=True)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    wanted = VERBS[verb][0] if verb in VERBS else None
-    if wanted is not None:
-        import_module(wanted).add_parser(verbs)
+    modules = dict.fromkeys(VERBS[verb][0] for verb in wanted if verb in VERBS)
+    for module in modules:
+        import_module(module).add_parser(verbs)
     for name, (module, help) in VERBS.items():
-        if module != wanted:
+        if module not in modules:
             verbs.add_parser(name, help=help)
     return parser, verbs.choices
 
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"offrank {VERSION}")
         return 0
-    parser, verbs = build_parser(words[0] if words else None)
+    parser, verbs = build_parser(*words[:1])
     if words and not words[0].startswith("-") and words[0] not in verbs:
         parser.error(f"unknown verb {words[0]!r}: one of {', '.join(VERBS)}{did_you_mean(words[0], VERBS)}")
     if words and words[0].startswith("-") and words[0] not in parser.known_flags():

@@ -13,6 +13,7 @@ from typing import Any
 from offrank.algorithms import ALGORITHMS
 from offrank.algorithms.learning.device import check_lessons
 from offrank.cli import cluster, gpu
+from offrank.cli.config_file import with_file
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
 from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError, require
 from offrank.display.plots import plot_ended
@@ -37,6 +38,7 @@ from offrank.runs.run import Run
 from offrank.runs.saved import initial_policy
 
 DEFAULT_BUDGET = 1_000_000  # steps, for a task without presets when no limit is given
+CHECKPOINT_SECONDS = 30.0
 
 EPILOG = """\
 examples:
@@ -48,6 +50,7 @@ examples:
   offrank train Humanoid-v3 --engine ray --address auto          on a Ray cluster, with the same bits
   offrank train HalfCheetah-v3 --seed 0 --steps 5M --resume      continue with a larger budget
   offrank train my_robots:Arm-v0 --init runs/arm                 start from the best policy of another run
+  offrank train --config hopper.toml --seeds 0-7                 flags and settings from a file
 
 Stops at the task's threshold, or when the budget is used up. A run folder holds config.json, metrics.jsonl,
 checkpoint.npz (with the folder replay/, where the algorithm has one), best.offrank, final.offrank, result.json and
@@ -59,8 +62,17 @@ def add_parser(verbs: Any) -> None:
     parser: Parser = verbs.add_parser(
         "train", help="train a policy", description="Train a policy, or several in parallel.", epilog=EPILOG
     )
-    parser.add_argument("task", metavar="TASK", help="one of the six tasks, LQR, or any Gymnasium id (module:Name-v0)")
+    parser.add_argument(
+        "task", nargs="?", metavar="TASK", help="one of the six tasks, LQR, or any Gymnasium id (module:Name-v0)"
+    )
     what = parser.add_argument_group("what")
+    what.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="flags and settings by name, in TOML, or the config.json of a run; other flags override it",
+    )
+    what.add_argument("--allow-import", action="store_true", help="import the module that the task of --config names")
     what.add_argument(
         "--algo",
         default=None,
@@ -94,7 +106,7 @@ def add_parser(verbs: Any) -> None:
     )
     how = parser.add_argument_group("how")
     how.add_argument("--engine", help=f"one of {', '.join(ENGINES)}")
-    how.add_argument("--threads", type=natural, default=0, help="of the mujoco engine (0: one per CPU)")
+    how.add_argument("--threads", type=natural, help="of the mujoco engine (default 0: one per CPU)")
     how.add_argument(
         "--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU), or of the ray engine"
     )
@@ -105,18 +117,19 @@ def add_parser(verbs: Any) -> None:
     )
     how.add_argument("--out", type=Path, metavar="DIR", help="run folder, or folder of several (default: runs/...)")
     how.add_argument("--resume", action="store_true", help="continue the run in the run folder")
-    how.add_argument(
-        "--checkpoint-seconds", type=seconds, default=30.0, metavar="S", help="maximum time between checkpoints (30)"
-    )
+    how.add_argument("--checkpoint-seconds", type=seconds, metavar="S", help="maximum time between checkpoints (30)")
     how.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard")
     how.add_argument("--json", action="store_true", help="print the results as JSON")
     how.add_argument("--quiet", action="store_true", help="no progress")
     gpu.add_flags(parser)
     cluster.add_flags(parser)
-    parser.set_defaults(run=train)
+    parser.set_defaults(run=partial(train, parser))
 
 
-def train(args: argparse.Namespace) -> int:
+def train(parser: Parser, args: argparse.Namespace) -> int:
+    args = with_file(args, parser)
+    if args.task is None:
+        raise UsageError("train needs a TASK, on the command line or in the file of --config")
     if args.seed is not None and args.seeds is not None:
         raise UsageError("give --seed or --seeds, not both")
     algos = list(dict.fromkeys(("op-ars" if args.algo is None else args.algo).split(",")))
@@ -150,8 +163,9 @@ def train(args: argparse.Namespace) -> int:
         raise FleetError(damaged)
     environment = _environment(args, task, recipes, [config for config in stored.values() if config is not None])
     device = gpu.gpu_of(args, environment["engine"])
-    pool = {"threads": args.threads, "workers": args.workers, "gpu": device, "cluster": place}
+    pool = {"threads": args.threads or 0, "workers": args.workers, "gpu": device, "cluster": place}
     pool["episode_seconds"] = args.episode_seconds
+    pause = CHECKPOINT_SECONDS if args.checkpoint_seconds is None else args.checkpoint_seconds
     engine = make_engine(task, **pool, **environment)
     if native_name(task) and environment["engine"] == "gymnasium" and args.engine in (None, "ray") and not is_built():
         print(f"offrank: {NOT_BUILT}; using the gymnasium engine, which is slower", file=sys.stderr)
@@ -159,7 +173,7 @@ def train(args: argparse.Namespace) -> int:
 
         def open_one(key: tuple[str, int], folder: Path) -> Run:
             config = stored.get(key) or _new(args, task, *key, engine, environment, init)
-            run = open_run(config, engine.space, folder, args.resume, (), args.checkpoint_seconds, init)
+            run = open_run(config, engine.space, folder, args.resume, (), pause, init)
             run.callbacks = _callbacks(args, folder, run)
             return run
 

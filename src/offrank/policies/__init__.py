@@ -30,12 +30,12 @@ def _mlp(n: int, p: int, widths: tuple[int, ...]) -> Table:
     return *hidden, LayerShape(widths[-1], p, bias=True)
 
 
-# kind: function that makes its table of layers, number of widths (None: at least one), and formula
-POLICIES: dict[str, tuple[Callable[[int, int, tuple[int, ...]], Table], int | None, str]] = {
-    "linear": (_linear, 0, "a = M z"),
-    "affine": (_affine, 0, "a = M z + c"),
-    "skip:W": (_skip, 1, "a = M z + V tanh(W z + c), W hidden units"),
-    "mlp:W1,W2": (_mlp, None, "tanh layers of W1, W2, ... units, then a linear one"),
+# kind: function that makes its table of layers, number of widths (None: at least one), formula, and an example
+POLICIES: dict[str, tuple[Callable[[int, int, tuple[int, ...]], Table], int | None, str, str]] = {
+    "linear": (_linear, 0, "a = M z", "linear"),
+    "affine": (_affine, 0, "a = M z + c", "affine"),
+    "skip:W": (_skip, 1, "a = M z + V tanh(W z + c), W hidden units", "skip:32"),
+    "mlp:W1,W2": (_mlp, None, "tanh layers of W1, W2, ... units, then a linear one", "mlp:64,64"),
 }
 
 
@@ -76,8 +76,7 @@ def _parse(name: str) -> tuple[str, tuple[int, ...]]:
     wanted = POLICIES[key][1]
     fits = len(words) == wanted if wanted is not None else len(words) >= 1
     if not fits or not all(word.isdecimal() and 1 <= int(word) <= 1_000_000 for word in words):
-        example = {"skip": "skip:32", "mlp": "mlp:64,64"}.get(kind, kind)
-        raise UsageError(f"policy {name!r}: {key} is written like {example}, with widths of at least 1")
+        raise UsageError(f"policy {name!r}: {key} is written like {POLICIES[key][3]}, with widths of at least 1")
     return key, tuple(map(int, words))
 
 

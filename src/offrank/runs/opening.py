@@ -35,13 +35,18 @@ def make_folder(folder: Path) -> None:
         raise UsageError(f"cannot make the folder {folder}: {error.strerror or error}") from error
 
 
-def read_config(folder: Path) -> RunConfig:
-    """The configuration of the run in a folder."""
-    data = read_json(folder / CONFIG)
+def read_config(path: Path) -> RunConfig:
+    """The configuration of a run, from its folder or the file in it.
+
+    Raises:
+        UsageError: it cannot be read, or is no configuration.
+    """
+    file = path / CONFIG if path.is_dir() else path
+    data = read_json(file)
     try:
         return RunConfig.from_json(data)
     except UsageError as error:
-        raise FileFormatError(f"{folder / CONFIG}: {error}") from error
+        raise FileFormatError(f"{file}: {error}") from error
 
 
 def stored_config(folder: Path, task: str, limits: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig | None:

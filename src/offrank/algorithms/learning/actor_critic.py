@@ -40,7 +40,7 @@ class ActorCriticSettings(TD3Settings):
 
     batch: int = 256
     critic_rate: float = 3e-4
-    slow: float = 0.05  # ten times TD3's: values reach early states ten times sooner
+    slow: float = 0.05  # share by which the slow copies follow, per update: ten times TD3's, to spread values sooner
     n_steps: int = 2  # steps of real rewards in a target
     level: bool = True  # whether the critics learn how values differ from a common level
     reward_unit: float = 5.0  # deviations of the rewards that are 1 to the critics; 0: rewards as paid

@@ -37,12 +37,12 @@ class TD3Settings:
 
     hidden: int = 256  # units in each of a critic's two hidden layers
     batch: int = 100  # transitions per update
-    discount: float = 0.99
-    critic_rate: float = 1e-3  # learning rates
-    actor_rate: float = 1e-3
+    discount: float = 0.99  # factor per step by which later rewards count less
+    critic_rate: float = 1e-3  # learning rate of the critics
+    actor_rate: float = 1e-3  # learning rate of the actors
     slow: float = 0.005  # share by which the slow copies follow, per update
     target_noise: float = 0.2  # deviation of the noise on the target's action
-    target_noise_clip: float = 0.5
+    target_noise_clip: float = 0.5  # largest noise on the target's action
     replay: int = 1_000_000  # transitions remembered
 
     def check(self) -> None:

@@ -52,7 +52,8 @@ UNIT = 10.0  # a value of 1 is this many standard deviations of the rewards
 
 @dataclass(frozen=True)
 class Critic(Ranker):
-    """Orders directions by their predicted first-order effect on the return. 2b episodes per iteration."""
+    """Orders directions by their first-order effect on the return, as a learned Q function predicts it. 2b episodes per
+    iteration."""
 
     name: ClassVar[str] = "critic"
     needs_continuous_actions: ClassVar[bool] = True
@@ -67,7 +68,7 @@ class Critic(Ranker):
     networks: int = 2  # number of networks; the critic is their mean
     hidden: int = 64  # units in each of a network's two hidden layers
     n_steps: int = 5  # k, steps of real rewards in a target
-    discount: float = 0.995
+    discount: float = 0.995  # factor per step by which later rewards count less
     passes: float = 10.0  # updates per iteration, in passes over the iteration's new transitions
     critic_rate: float = 1e-3  # learning rate of the networks
     replay: int = 160_000  # capacity of the replay buffer, in transitions

@@ -43,11 +43,11 @@ class Mixed(Kernel):
 
 @dataclass(frozen=True)
 class Interleaved(Mixed):
-    """Every `period`-th iteration ranks on-policy."""
+    """As the kernel, but every `period`-th iteration ranks on-policy."""
 
     name: ClassVar[str] = "interleaved"
 
-    period: int = 5
+    period: int = 5  # iterations from one on-policy ranking to the next
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +60,7 @@ class Interleaved(Mixed):
 
 @dataclass(frozen=True)
 class Adaptive(Mixed):
-    """Falls back to on-policy ranking for one iteration if the scores disagree with the returns, or progress stalls.
+    """As the kernel, but on-policy for one iteration if the scores disagree with the returns, or progress stalls.
 
     Agreement is Kendall's tau between the scores and max(r+, r-) of the b directions run, averaged over about
     1 / (1 - memory_decay) iterations. It is not defined for b = 1, where only a stall counts. Progress is the best
@@ -70,8 +70,8 @@ class Adaptive(Mixed):
     name: ClassVar[str] = "adaptive"
 
     agreement: float = 0.0  # fall back while the average agreement is below this
-    memory_decay: float = 0.8
-    patience: int = 10
+    memory_decay: float = 0.8  # weight of the past in the averages of agreement and return
+    patience: int = 10  # iterations without a new best average return that count as a stall
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -44,11 +44,11 @@ class Behaviour(Ranker):
 
 @dataclass(frozen=True)
 class Kernel(Behaviour):
-    """OP-ARS's ranker: n_b + 2b episodes per iteration."""
+    """The paper's ranking: directions are scored on rollouts of the current policy. n_b + 2b episodes per iteration."""
 
     name: ClassVar[str] = "kernel"
 
-    bandwidth: float = 0.5  # h
+    bandwidth: float = 0.5  # h, bandwidth of the kernel
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -77,7 +77,7 @@ class Value(MemberRanker):
     name: ClassVar[str] = "value"
     needs_critic: ClassVar[bool] = True
 
-    start_steps: int = 100  # how near: steps since the episode began
+    start_steps: int = 100  # steps since the episode began, up to which a state is near the start
 
     def __post_init__(self) -> None:
         if self.start_steps < 1:
@@ -96,7 +96,7 @@ class Race(MemberRanker):
     name: ClassVar[str] = "race"
     needs_critic: ClassVar[bool] = True
 
-    race_steps: int = 100
+    race_steps: int = 100  # steps of the short episodes
 
     def __post_init__(self) -> None:
         if self.race_steps < 1:
@@ -117,8 +117,8 @@ class KernelOfMembers(MemberRanker):
 
     name: ClassVar[str] = "kernel"
 
-    n_behaviour: int = 1  # n_b, rollouts of the mean
-    bandwidth: float = 0.5  # h
+    n_behaviour: int = 1  # n_b, rollouts of the mean per iteration
+    bandwidth: float = 0.5  # h, bandwidth of the kernel
 
     def __post_init__(self) -> None:
         if self.n_behaviour < 1:

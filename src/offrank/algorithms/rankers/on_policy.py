@@ -19,7 +19,7 @@ from offrank.core.work import Asking
 
 @dataclass(frozen=True)
 class OnPolicy(Ranker):
-    """2N episodes per iteration, all included in the state statistics; 2b of them are used in the update."""
+    """Every candidate is run, and the best are used. 2N episodes per iteration, all of them in the state statistics."""
 
     name: ClassVar[str] = "on-policy"
 

@@ -35,8 +35,8 @@ class ARS(Strategy):
 
     name: ClassVar[str] = "ars"
 
-    step_size: float = 0.02  # alpha
-    form: str = "V2-t"  # BRS, V1, V1-t, V2 or V2-t
+    step_size: float = 0.02  # alpha, step size
+    form: str = "V2-t"  # what is scaled, normalised and used: BRS, V1, V1-t, V2 or V2-t
     momentum: float = 0.0  # weight of the previous average in a step; 0: the published algorithm
 
     def __post_init__(self) -> None:

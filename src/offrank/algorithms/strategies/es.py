@@ -24,10 +24,10 @@ class ES(Strategy):
 
     name: ClassVar[str] = "es"
 
-    learning_rate: float = 0.01
-    weight_decay: float = 0.005
-    beta1: float = 0.9
-    beta2: float = 0.999
+    learning_rate: float = 0.01  # alpha, step size of Adam
+    weight_decay: float = 0.005  # factor of theta that is subtracted from the gradient
+    beta1: float = 0.9  # decay of Adam's average of gradients
+    beta2: float = 0.999  # decay of Adam's average of squared gradients
 
     def __post_init__(self) -> None:
         super().__post_init__()

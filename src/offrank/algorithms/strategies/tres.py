@@ -37,9 +37,9 @@ class TRES(Strategy):
 
     name: ClassVar[str] = "tres"
 
-    learning_rate: float = 3e-4  # alpha
-    epochs: int = 10  # K
-    clip: float = 0.5  # lambda
+    learning_rate: float = 3e-4  # alpha, step size
+    epochs: int = 10  # K, gradient steps on the same returns
+    clip: float = 0.5  # lambda, how far a probability ratio may be from 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

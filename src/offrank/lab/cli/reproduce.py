@@ -10,18 +10,18 @@ from typing import Any
 
 from offrank.algorithms.learning.device import check_lessons
 from offrank.cli import cluster, gpu
+from offrank.cli.listing import our_task
 from offrank.cli.options import Parser, count, natural, seeds
 from offrank.core.errors import Interrupted, OffrankError, UsageError, did_you_mean
 from offrank.core.files import write_atomically
 from offrank.display.plots import run_folders
 from offrank.display.progress import clock, growing_display
-from offrank.engines import ENGINES, native_name
+from offrank.engines import ENGINES
 from offrank.lab.studies.catalogue import STUDIES, Study, StudyOptions
 from offrank.lab.studies.execution import ExecutionSettings, Progress, carry_out, estimate, missing
 from offrank.lab.studies.outcomes import Row, cut, distinct, never_evaluated, read_rows, write_rows
 from offrank.lab.studies.plan import Planned
 from offrank.runs.opening import make_folder
-from offrank.tasks import NATIVE
 
 EPILOG = """\
 examples:
@@ -83,7 +83,7 @@ def reproduce(args: argparse.Namespace) -> int:
         )
     study = STUDIES[args.study]
     options = StudyOptions(
-        tasks=None if args.tasks is None else tuple(dict.fromkeys(_task(word) for word in args.tasks.split(","))),
+        tasks=None if args.tasks is None else tuple(dict.fromkeys(our_task(word) for word in args.tasks.split(","))),
         algos=None if args.algos is None else tuple(dict.fromkeys(args.algos.split(","))),
         seeds=None if args.seeds is None else tuple(args.seeds),
         budget=args.budget,
@@ -144,13 +144,6 @@ def _as_planned(row: Row, run: Planned, study: Study, args: argparse.Namespace) 
         raise UsageError(f"{run.name} in {args.out} was run on {row['engine']}, not {args.engine}: give another --out")
     longer = args.budget is not None and (row.get("budget") or 0) > args.budget
     return cut(row, args.budget) if longer and study.can_be_cut else row
-
-
-def _task(word: str) -> str:
-    name = native_name(word)
-    if name is None:
-        raise UsageError(f"unknown task {word!r}: one of {', '.join(NATIVE)}{did_you_mean(word, NATIVE)}")
-    return name
 
 
 def _present_stored(study: Study, options: StudyOptions, args: argparse.Namespace) -> int:
