@@ -177,12 +177,13 @@ class Agent:
         return self
 
     def predict(
-        self, observation: ArrayLike, state: None = None, deterministic: bool = True
+        self, observation: ArrayLike, state: Any = None, episode_start: Any = None, deterministic: bool = True
     ) -> tuple[FloatArray | IntArray, None]:
         """Action at an observation (n,), or actions at observations (E, n). The second value is always None.
 
-        `state` and `deterministic` are ignored: policies here have no state and no noise. They exist for compatibility
-        with `predict` of Stable-Baselines3.
+        The action is in the environment's shape, type and bounds; where actions are not clipped in training, it is the
+        float64 output of the policy. `state`, `episode_start` and `deterministic` are ignored: policies here have no
+        state and no noise. They exist for compatibility with `predict` of Stable-Baselines3.
         """
         try:
             return self.policy.predict(observation), None
