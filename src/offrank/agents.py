@@ -18,6 +18,7 @@ from offrank.core.errors import UsageError
 from offrank.display.plots import plot_runs
 from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Engine, Gpu, check_pool, make_engine, on_cluster, on_ray
+from offrank.policies.export import export_policy
 from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig, as_stored, clipping, configure, evaluation_given, resolve
 from offrank.runs.evaluation import check_sizes, evaluate_policy
@@ -368,6 +369,25 @@ def load(
         agent._run = Run(saved.config, agent.engine.space)
         agent._run.restore(saved.path)
     return agent
+
+
+def export(policy: Agent | TrainedPolicy | str | Path, format: str, out: str | Path) -> None:
+    """Write a policy for use without offrank (docs/export.md).
+
+    Args:
+        policy: an agent (its current policy), a policy, a policy file, or a run folder (its best policy).
+        format: json, c, onnx or torch.
+        out: the file to write.
+
+    Raises:
+        UsageError: an argument is invalid, or a package that the format needs is missing.
+        OffrankError: the file cannot be written.
+    """
+    if isinstance(policy, Agent):
+        policy = policy.policy
+    elif not isinstance(policy, TrainedPolicy):
+        policy = Saved.find(check_path("policy", policy)).policy
+    export_policy(policy, format, check_path("out", out))
 
 
 def _engine_of(config: RunConfig, env: str, pool: dict[str, Any]) -> Engine:
