@@ -532,6 +532,48 @@ def test_predict_gives_an_action_of_the_environments_own_space() -> None:
     assert agent.predict([observation, observation])[0].shape == (2, 2, 3)
 
 
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (partial(gym.make, "Pendulum-v1"), np.ndarray),
+        (partial(gym.make, "CartPole-v1"), np.integer),
+        (partial(toy_envs.Point, shape=()), np.ndarray),
+    ],
+    ids=["float32", "discrete", "one number"],
+)
+def test_a_predicted_action_is_one_of_the_action_space(make, kind: type) -> None:
+    env = make()
+    learner = agent(make, offrank.ARS, step_size=10.0).learn(iterations=2, eval_every=0)
+    observation, _ = env.reset(seed=0)
+    for scale in (0.0, 1.0, 1e6):
+        action, _ = learner.predict(scale * observation)
+        assert isinstance(action, kind) and env.action_space.contains(action)
+        actions, _ = learner.predict(np.stack([scale * observation] * 3))
+        assert actions.shape == (3, *env.action_space.shape) and actions.dtype == env.action_space.dtype
+
+
+@pytest.mark.parametrize("name", [POINT, "Pendulum-v1", "toy_envs:Choice-v0", "offrank/Swimmer-v3"])
+def test_stable_baselines3_evaluates_an_agent(name: str) -> None:
+    reason = "Stable-Baselines3 is not installed"
+    evaluation = pytest.importorskip("stable_baselines3.common.evaluation", reason=reason)
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env", reason=reason)
+    learner = agent(name.removeprefix("offrank/"), offrank.ARS).learn(iterations=2, eval_every=0)
+    vectors = vec_env.DummyVecEnv([lambda: gym.make(name, max_episode_steps=30)] * 3)
+    vectors.seed(5)
+    returns, lengths = evaluation.evaluate_policy(learner, vectors, 3, return_episode_rewards=True, warn=False)
+    expected = []
+    for seed in (5, 6, 7):
+        env = gym.make(name, max_episode_steps=30)
+        observation, _ = env.reset(seed=seed)
+        total = 0.0
+        for _ in range(30):
+            observation, reward, *_ = env.step(learner.predict(observation)[0])
+            total += float(np.float32(reward))
+        expected.append(total)
+    assert lengths == [30] * 3 and returns == pytest.approx(expected, rel=1e-6)
+    assert len(evaluation.evaluate_policy(learner, gym.make(name, max_episode_steps=5), 2, warn=False)) == 2
+
+
 @pytest.mark.parametrize("algorithm", [offrank.ARS, offrank.OPARS, offrank.QTRES])
 @pytest.mark.parametrize("policy", ["affine", "skip:3", "mlp:4,3"])
 def test_any_policy_is_trained_saved_loaded_and_continued(tmp_path, policy: str, algorithm: type) -> None:

@@ -1,7 +1,7 @@
 """offrank: evolution strategies that rank their candidates off-policy."""
 
 import offrank.display.headless  # noqa: F401 (before MuJoCo)
-from offrank.agents import ARS, CEM, CEMRL, ES, OPARS, OPCEMRL, OPES, OPTRES, QARS, QTRES, TRES, Guided, load
+from offrank.agents import ARS, CEM, CEMRL, ES, OPARS, OPCEMRL, OPES, OPTRES, QARS, QTRES, TRES, Guided, export, load
 from offrank.asktell import AskTell, EpisodeToRun
 from offrank.core.errors import (
     EngineError,
@@ -45,5 +45,6 @@ __all__ = [
     "OffrankError",
     "UsageError",
     "__version__",
+    "export",
     "load",
 ]

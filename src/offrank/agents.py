@@ -18,6 +18,7 @@ from offrank.core.errors import UsageError
 from offrank.display.plots import plot_runs
 from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Engine, Gpu, check_pool, make_engine, on_cluster, on_ray
+from offrank.policies.export import export_policy
 from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig, as_stored, clipping, configure, evaluation_given, resolve
 from offrank.runs.evaluation import check_sizes, evaluate_policy
@@ -177,12 +178,13 @@ class Agent:
         return self
 
     def predict(
-        self, observation: ArrayLike, state: None = None, deterministic: bool = True
+        self, observation: ArrayLike, state: Any = None, episode_start: Any = None, deterministic: bool = True
     ) -> tuple[FloatArray | IntArray, None]:
         """Action at an observation (n,), or actions at observations (E, n). The second value is always None.
 
-        `state` and `deterministic` are ignored: policies here have no state and no noise. They exist for compatibility
-        with `predict` of Stable-Baselines3.
+        The action is in the environment's shape, type and bounds; where actions are not clipped in training, it is the
+        float64 output of the policy. `state`, `episode_start` and `deterministic` are ignored: policies here have no
+        state and no noise. They exist for compatibility with `predict` of Stable-Baselines3.
         """
         try:
             return self.policy.predict(observation), None
@@ -367,6 +369,25 @@ def load(
         agent._run = Run(saved.config, agent.engine.space)
         agent._run.restore(saved.path)
     return agent
+
+
+def export(policy: Agent | TrainedPolicy | str | Path, format: str, out: str | Path) -> None:
+    """Write a policy for use without offrank (docs/export.md).
+
+    Args:
+        policy: an agent (its current policy), a policy, a policy file, or a run folder (its best policy).
+        format: json, c, onnx or torch.
+        out: the file to write.
+
+    Raises:
+        UsageError: an argument is invalid, or a package that the format needs is missing.
+        OffrankError: the file cannot be written.
+    """
+    if isinstance(policy, Agent):
+        policy = policy.policy
+    elif not isinstance(policy, TrainedPolicy):
+        policy = Saved.find(check_path("policy", policy)).policy
+    export_policy(policy, format, check_path("out", out))
 
 
 def _engine_of(config: RunConfig, env: str, pool: dict[str, Any]) -> Engine:

@@ -26,6 +26,7 @@ VERBS = {  # verb: the module that adds its parser, and its help text
     "train": ("offrank.cli.train", "train a policy"),
     "list": ("offrank.cli.listing", "tasks, algorithms, rankers, policies, settings"),
     "evaluate": ("offrank.cli.inspect", "measure a saved policy"),
+    "export": ("offrank.cli.export", "write a policy for use without offrank"),
     "plot": ("offrank.cli.inspect", "draw learning curves"),
     "record": ("offrank.cli.show", "write a video of a policy"),
     "play": ("offrank.cli.show", "watch a policy in a window"),

@@ -1,4 +1,4 @@
-"""The arguments of commands that run a saved policy."""
+"""The arguments of commands that read or run a saved policy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from pathlib import Path
 from offrank.runs.saved import WHICH, Saved
 
 
-def add_saved(parser: argparse.ArgumentParser) -> None:
+def add_path(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a run folder or a policy file")
     parser.add_argument("--which", choices=list(WHICH), default="best", help="policy of a run folder (default: best)")
+
+
+def add_saved(parser: argparse.ArgumentParser) -> None:
+    add_path(parser)
     parser.add_argument("--allow-import", action="store_true", help="import the module that the file's task names")
 
 

@@ -42,9 +42,9 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -
     Raises:
         OffrankError: the file cannot be written; the old content is intact.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")  # a fixed name: leftovers of a crash are overwritten the next time
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("w+b") as file:
             content(file) if callable(content) else file.write(content)
             file.flush()

@@ -42,13 +42,16 @@ class TrainedPolicy:
         return TrainedPolicy(kind, theta, whitening, *how)
 
     def predict(self, observation: ArrayLike) -> FloatArray | IntArray:
-        """Action at an observation (n,), or E actions at observations (E, n), in the environment's shape and type."""
+        """Action at an observation (n,), or E actions at observations (E, n), in the environment's shape and type.
+        One discrete action is a NumPy integer."""
         out = self.raw(observation)
         if self.discrete:
-            return np.asarray(np.argmax(out, axis=-1) + self.first)
+            index: IntArray = np.argmax(out, axis=-1) + self.first
+            return index
         if self.low is not None:
             out = np.clip(out, self.low, self.high)
-        return out.reshape(*out.shape[:-1], *(self.shape or out.shape[-1:])).astype(self.dtype)
+        shape = out.shape[-1:] if self.shape is None else self.shape
+        return out.reshape((*out.shape[:-1], *shape)).astype(self.dtype)
 
     def raw(self, observation: ArrayLike) -> FloatArray:
         """The outputs (p,) at an observation (n,), or (E, p) at (E, n): neither clipped nor turned into an index."""
