@@ -113,11 +113,11 @@ def _sanitize(args: argparse.Namespace) -> None:
         if args.cases:
             run("-m", "offrank.lab.campaign.fuzz", "--cases", str(args.cases), "--out", str(folder / "fuzz.json"))
             fuzzed = read_json(folder / "fuzz.json")
-            summary |= {name: fuzzed[name] for name in ("cases", "problems")} | {"reports_of_fuzzing": reports(folder)}
+            summary |= {name: fuzzed[name] for name in ("cases", "problems", "bad")} | {"reports_of_fuzzing": reports(folder)}
     summary["versions"] = versions()
     if args.out:
         write_json(args.out, summary)
-    show(summary)
+    show(summary, "bad")
 
 
 if __name__ == "__main__":
