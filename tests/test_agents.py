@@ -125,9 +125,10 @@ def test_predict_gives_actions_of_a_discrete_space_that_starts_elsewhere() -> No
     assert set(actions.tolist()) <= {7, 8, 9}
 
 
-def test_the_kernel_ranker_refuses_discrete_actions() -> None:
-    with pytest.raises(UsageError, match="continuous"):
-        agent("toy_envs:Choice-v0")
+@pytest.mark.parametrize("algorithm", [offrank.OPARS, offrank.QARS, offrank.OPTRES, offrank.OPES])
+def test_rankers_compare_the_outputs_of_discrete_actions(algorithm: type) -> None:
+    learner = algorithm("toy_envs:Choice-v0", workers=0).learn(iterations=3, eval_every=0)
+    assert learner.result["iterations"] == 3 and np.abs(learner.policy.theta).max() > 0
 
 
 # --- repeated calls and resume

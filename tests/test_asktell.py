@@ -70,8 +70,6 @@ def test_discrete_actions() -> None:
         for episode in run.ask():
             run.tell(episode, **perform(episode, toy_envs.Choice()))
     assert run.policy.sha256 == learner.policy.sha256
-    with pytest.raises(UsageError, match=r"kernel ranker.*discrete"):
-        AskTell(offrank.OPARS, 2, 3, discrete=True, iterations=2)
 
 
 @pytest.mark.parametrize("order", ["backwards", "shuffled", "one at a time"])

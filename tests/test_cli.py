@@ -164,8 +164,6 @@ def flip(path: Path, position: int) -> None:
         (["train", "toy_envs:Point-v0", "--env-arg", "traget=1"], ["cannot make", "'traget'"]),
         (["train", "toy_envs:WordAction-v0"], ["action space Text", "must be a Box or Discrete"]),
         (["train", "toy_envs:SequenceObservation-v0"], ["observation space Sequence", "must flatten to a Box"]),
-        (["train", "CartPole-v1"], ["kernel ranker", "discrete", "--algo ars"]),
-        (["train", "toy_envs:Choice-v0", "--ranker", "smallest-change"], ["smallest-change ranker", "discrete"]),
         (["train", "Swimmer-v3", "--sed", "1"], ["'--sed'", "did you mean '--seed'", "offrank train --help"]),
         (["train", "Swimmer-v3", "--stesp=3"], ["'--stesp=3'", "did you mean '--steps'"]),
         (["train", "Swimmer-v3", "Hopper-v3"], ["'Hopper-v3'"]),

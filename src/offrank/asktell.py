@@ -44,11 +44,7 @@ class EpisodeToRun:
 
     def act(self, observation: ArrayLike, step: int) -> FloatArray | IntArray:
         """The action at an observation, with the noise of this step, counted from 0."""
-        action, policy = self.policy.predict(observation), self.policy
-        if self.noise is None:
-            return action
-        noisy: FloatArray = action + self.noise[step].reshape(action.shape)
-        return noisy if policy.low is None else noisy.clip(policy.low, policy.high)
+        return self.policy.predict(observation, None if self.noise is None else self.noise[step])
 
 
 _owners: WeakValueDictionary[Path, AskTell] = WeakValueDictionary()  # by journal, those of this process

@@ -65,7 +65,7 @@ def alive(count: int) -> list[Learner]:
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("space", [BOX, FREE])
+@pytest.mark.parametrize("space", [BOX, FREE, Space(N_OBS, N_ACT, 12, discrete=True)], ids=["box", "free", "discrete"])
 @pytest.mark.parametrize("policy", ["linear", "skip:4", "mlp:5,4"])
 def test_lessons_together_are_the_lessons_one_by_one(device: str, policy: str, space: Space) -> None:
     """With different numbers of updates, odd and even: none, one, a whole graph, several, and rows drawn twice."""

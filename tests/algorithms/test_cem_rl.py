@@ -273,11 +273,12 @@ def test_what_cannot_be_is_one_clear_line(algorithm: type, given: dict[str, Any]
         algorithm("LQR", **given)
 
 
-def test_discrete_actions_have_no_gradient_but_a_distribution() -> None:
-    with pytest.raises(UsageError, match="needs continuous ones: use cem"):
-        offrank.CEMRL("toy_envs:Choice-v0", workers=0)
-    learner = offrank.CEM("toy_envs:Choice-v0", workers=0).learn(iterations=1, eval_every=0)
-    assert learner.result["iterations"] == 1
+@pytest.mark.parametrize("algorithm", [offrank.CEM, offrank.CEMRL, offrank.OPCEMRL])
+def test_discrete_actions_are_learned_by_their_outputs(algorithm: type) -> None:
+    learner = algorithm("toy_envs:Choice-v0", workers=0).learn(iterations=2, eval_every=0)
+    assert learner.result["iterations"] == 2
+    if algorithm is not offrank.CEM:
+        assert np.abs(learner._run.state.memory["replay.action"]).max() <= 1
 
 
 def test_rewards_are_taken_as_paid() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import offrank
+import toy_envs
 from helpers import FunctionEngine, linear_system, perform
 from offrank.algorithms.base import Episodes
 from offrank.algorithms.guided import LEAST, MOST, RECENT, STATES, WARMUP_NOISE, Guided, GuidedSettings
@@ -497,9 +498,45 @@ def test_what_cannot_be_is_one_clear_line(given: dict[str, Any], says: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_discrete_actions_have_no_gradient() -> None:
-    with pytest.raises(UsageError, match="needs continuous ones: use ars or cem"):
-        offrank.Guided("toy_envs:Choice-v0", workers=0)
+def test_discrete_actions_are_learned_by_their_outputs() -> None:
+    learner = offrank.Guided("toy_envs:Choice-v0", workers=0, seed=1, **(SMALL | {"step_noise": 0.2}))
+    before = learner.evaluate(30)["mean"]
+    learner.learn(iterations=40, eval_every=0)
+    assert learner.evaluate(30)["mean"] > before + 1
+    remembered = learner._run.state.memory["replay.action"]
+    assert np.abs(remembered).max() <= 1 and len(np.unique(remembered.argmax(axis=1))) > 1
+
+
+def test_a_discrete_action_is_the_largest_output_with_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    push = toy_envs.Choice.push
+    monkeypatch.setattr(toy_envs.Choice, "push", lambda self, action: taken.append(int(action)) or push(self, action))
+    learner = offrank.Guided("toy_envs:Choice-v0", workers=0, **(SMALL | {"step_noise": 0.2}))
+    learner.learn(iterations=4, eval_every=0)
+    memory = learner._run.state.memory
+    acted = memory["replay.action"][memory["replay.ahead"] > 0]  # the others are the last states of episodes
+    outputs = np.sort(acted, axis=1)
+    clear = outputs[:, -1] < 1  # both are beyond the box: the replay does not tell which was larger
+    assert len(acted) == len(taken) and clear.sum() > 10
+    assert np.array_equal(acted.argmax(axis=1)[clear], np.array(taken)[clear])
+
+
+def test_on_a_robot_discrete_actions_have_the_same_bits_as_in_an_environment() -> None:
+    how: dict[str, Any] = SMALL | {"step_noise": 0.3}
+    learner = offrank.Guided("toy_envs:Choice-v0", workers=0, horizon=20, **how).learn(iterations=3, eval_every=0)
+    run = offrank.AskTell(offrank.Guided, 2, 3, discrete=True, horizon=20, iterations=3, **how)
+    while not run.done:
+        for episode in run.ask():
+            env, rewards, ended = toy_envs.Choice(), [], False
+            observations = [env.reset(seed=episode.seed)[0]]
+            for step in range(episode.horizon):
+                observation, reward, ended, *_ = env.step(episode.act(observations[-1], step))
+                observations.append(observation)
+                rewards.append(reward)
+                if ended:
+                    break
+            run.tell(episode, rewards, observations, terminated=ended)
+    assert run.policy.sha256 == learner.policy.sha256
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_candidates_and_starts_are_not_used_in_training() -> None:
 def test_gathering_twice_gives_the_same_bits_whichever_rankers_are_measured() -> None:
     engine = engine_of(world(slope, noise=1.0))
     at = checkpoint(engine)
-    one = gather(at, rankers_for(at.config, OFF_POLICY, False), engine, 20, 2)
+    one = gather(at, rankers_for(at.config, OFF_POLICY), engine, 20, 2)
     two = gather(at, [RANKERS["kernel"]()], engine, 20, 2)
     assert np.array_equal(one.returns, two.returns)
     assert np.array_equal(one.scores["kernel"], two.scores["kernel"])
@@ -223,9 +223,9 @@ def test_a_ranker_with_state_is_measured_with_its_state_and_only_where_it_ranked
     engine = engine_of(world(slope))
     at = checkpoint(engine)
     names = [*OFF_POLICY, "stateful"]
-    assert [r.name for r in rankers_for(at.config, names, False)] == STATELESS
+    assert [r.name for r in rankers_for(at.config, names)] == STATELESS
     own = replace(at.config, ranker="stateful", hyperparameters=resolve(None, "ars", "stateful").hyperparameters)
-    found = rankers_for(own, names, False)
+    found = rankers_for(own, names)
     assert found[-1].name == "stateful"
     state = replace(at.state, memory=at.state.memory | {"ranker.seen": np.array(2.0)})
     measured = gather(Checkpoint(own, state), found[-1:], engine, 4, 2)
@@ -234,14 +234,9 @@ def test_a_ranker_with_state_is_measured_with_its_state_and_only_where_it_ranked
 
 def test_rankers_have_the_hyperparameters_of_the_run() -> None:
     at = checkpoint(engine_of(world(slope)), n_behaviour=3, bandwidth=0.125)
-    found = {ranker.name: ranker for ranker in rankers_for(at.config, OFF_POLICY, False)}
+    found = {ranker.name: ranker for ranker in rankers_for(at.config, OFF_POLICY)}
     assert found["kernel"].bandwidth == 0.125
     assert found["kernel"].n_behaviour == found["smallest-change"].n_behaviour == 3
-
-
-def test_rankers_that_compare_actions_are_left_out_where_actions_are_discrete() -> None:
-    at = checkpoint(engine_of(world(slope)), "ars")
-    assert [ranker.name for ranker in rankers_for(at.config, OFF_POLICY, discrete=True)] == ["random"]
 
 
 def test_on_policy_ranking_and_mixtures_are_not_measured() -> None:
@@ -253,7 +248,7 @@ def test_on_policy_ranking_and_mixtures_are_not_measured() -> None:
 def test_measurements_are_read_as_they_were_saved(tmp_path: Path) -> None:
     engine = engine_of(world(slope, noise=1.0))
     at = checkpoint(engine)
-    measured = gather(at, rankers_for(at.config, OFF_POLICY, False), engine, 12, 2)
+    measured = gather(at, rankers_for(at.config, OFF_POLICY), engine, 12, 2)
     measured.save(tmp_path / "e.npz", {"asked": 1})
     again, meta = Measurements.read(tmp_path / "e.npz")
     assert meta["asked"] == 1
@@ -372,7 +367,7 @@ def member_run(engine: FunctionEngine, algo: str) -> Checkpoint:
 def test_members_are_compared_with_their_mean_return_and_some_have_followed_the_critic() -> None:
     engine = engine_of(world(slope, noise=0.01))
     at = member_run(engine, "cem-rl")
-    rankers = rankers_for(at.config, None, False)
+    rankers = rankers_for(at.config, None)
     assert [ranker.name for ranker in rankers] == ["race", "value", "kernel", "random"]
     measured = gather(at, rankers, engine, 20, 4)
     assert measured.returns.shape == (1, 20, 4) and measured.b == 20  # cem-rl runs all that it draws
@@ -388,9 +383,9 @@ def test_members_are_compared_with_their_mean_return_and_some_have_followed_the_
 def test_rankers_that_need_a_critic_are_left_out_where_there_is_none() -> None:
     engine = engine_of(world(slope))
     at = member_run(engine, "cem")
-    assert [ranker.name for ranker in rankers_for(at.config, None, False)] == ["kernel", "random"]
+    assert [ranker.name for ranker in rankers_for(at.config, None)] == ["kernel", "random"]
     with pytest.raises(UsageError, match="'critic' does not rank the candidates of cem: race, value"):
-        rankers_for(at.config, ["critic"], False)
+        rankers_for(at.config, ["critic"])
 
 
 def test_the_command_measures_members_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,13 +214,6 @@ class CEMRL(CEM):
 
     settings: CEMRLSettings
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.space.discrete:
-            raise UsageError(
-                f"{self.settings.name} follows the gradient of actions, so it needs continuous ones: use cem"
-            )
-
     def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
         state = super().start(seed, init)
         memory = prefixed("critic.", td3.new_critics(self.settings, self.kind, seed))

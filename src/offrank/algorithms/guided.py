@@ -76,8 +76,6 @@ class Guided(Algorithm):
     ranker: MemberRanker
 
     def __post_init__(self) -> None:
-        if self.space.discrete:
-            raise UsageError("guided follows the gradient of actions, so it needs continuous ones: use ars or cem")
         self.episodes.refuse_probing("guided")
 
     def start(self, seed: int, init: TrainedPolicy | None = None) -> State:

@@ -16,7 +16,7 @@ from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers.base import Ranker
 from offrank.algorithms.strategies.base import Strategy
 from offrank.core.arrays import FloatArray, Memory, Metrics, part, prefixed
-from offrank.core.errors import OffrankError, UsageError
+from offrank.core.errors import OffrankError
 from offrank.core.noise import Directions
 from offrank.core.normalizer import Whitening
 from offrank.core.state import State
@@ -30,13 +30,6 @@ class Search(Algorithm):
 
     strategy: Strategy
     ranker: Ranker
-
-    def __post_init__(self) -> None:
-        if self.space.discrete and self.ranker.needs_continuous_actions:
-            raise UsageError(
-                f"the {self.ranker.name} ranker compares actions, so it needs continuous ones; this environment's are "
-                "discrete: use the on-policy or random ranker (--algo ars)"
-            )
 
     def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
         theta, normalizer = self.begin(seed, init)

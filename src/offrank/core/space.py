@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,21 @@ class Space:
     dtype: str = "float64"  # of an action
     exact: Callable[[Policy, FloatArray, Whitening], Metrics] | None = None  # metrics computed without an episode
 
-    def clip(self, actions: Any) -> Any:
-        """Actions (..., p) as the environment takes them, in their own precision."""
-        if self.low is None or self.high is None:
-            return actions
-        return np.clip(actions, self.low.astype(actions.dtype), self.high.astype(actions.dtype))
+    @property
+    def box(self) -> tuple[FloatArray, FloatArray] | None:
+        """The bounds (p,) of a policy's outputs, if they have any: those of the actions; of discrete actions, whose
+        outputs matter by their order alone, -1 and 1."""
+        if self.discrete:
+            return -np.ones(self.act_dim), np.ones(self.act_dim)
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def box_key(self) -> Hashable:
+        """Equal for equal boxes."""
+        return None if self.box is None else tuple(bound.tobytes() for bound in self.box)
+
+    def clip(self, outputs: Any) -> Any:
+        """Outputs (..., p) within their box, in their own precision."""
+        if self.box is None:
+            return outputs
+        return np.clip(outputs, *(bound.astype(outputs.dtype) for bound in self.box))

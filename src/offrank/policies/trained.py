@@ -41,17 +41,23 @@ class TrainedPolicy:
         how = space.discrete, space.first, space.low, space.high, space.shape, space.dtype
         return TrainedPolicy(kind, theta, whitening, *how)
 
-    def predict(self, observation: ArrayLike) -> FloatArray | IntArray:
+    def predict(self, observation: ArrayLike, noise: FloatArray | None = None) -> FloatArray | IntArray:
         """Action at an observation (n,), or E actions at observations (E, n), in the environment's shape and type.
-        One discrete action is a NumPy integer."""
-        out = self.raw(observation)
+        One discrete action is a NumPy integer. Noise (p,) is added to the outputs within their box (`Space.box`)."""
+        out, space = self.raw(observation), self._space
+        if noise is not None:
+            out = space.clip(out) + noise
         if self.discrete:
             index: IntArray = np.argmax(out, axis=-1) + self.first
             return index
-        if self.low is not None:
-            out = np.clip(out, self.low, self.high)
+        out = np.asarray(space.clip(out))
         shape = out.shape[-1:] if self.shape is None else self.shape
         return out.reshape((*out.shape[:-1], *shape)).astype(self.dtype)
+
+    @property
+    def _space(self) -> Space:
+        n, p = self.kind.n, self.kind.p
+        return Space(n, p, 1, self.discrete, self.first, self.low, self.high, self.shape, self.dtype)
 
     def raw(self, observation: ArrayLike) -> FloatArray:
         """The outputs (p,) at an observation (n,), or (E, p) at (E, n): neither clipped nor turned into an index."""

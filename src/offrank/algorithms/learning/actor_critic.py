@@ -82,8 +82,7 @@ class ActorCriticLesson(Lesson):
     @property
     def batch_key(self) -> Hashable:
         """Runs whose networks and batches have the same sizes learn together, whatever their other settings."""
-        bounds = [None if side is None else side.tobytes() for side in (self.space.low, self.space.high)]
-        return self.settings.hidden, self.settings.batch, self.policy, *bounds
+        return self.settings.hidden, self.settings.batch, self.policy, self.space.box_key
 
     @classmethod
     def carry_out_together(
@@ -213,9 +212,10 @@ def normalised(whitening: Whitening, states: Floats) -> Floats:
 
 def half_range(space: Space, p: int) -> Floats:
     """Half of the range (p,) of each action; 1 without bounds."""
-    if space.low is None or space.high is None:
+    if space.box is None:
         return np.ones(p, dtype=np.float32)
-    half: Any = (space.high - space.low) / 2
+    low, high = space.box
+    half: Any = (high - low) / 2
     return np.where(np.isfinite(half) & (half > 0), half, 1.0).astype(np.float32)
 
 

@@ -223,9 +223,9 @@ def upload(array: Any, device: str) -> Tensor:
 
 def bounds_on(space: Space, device: str) -> Bounds:
     """The environment's box on the device, as low (p,) and high (p,); None if it has none."""
-    if space.low is None or space.high is None:
+    if space.box is None:
         return None
-    low, high = (upload(bound.astype(np.float32), device) for bound in (space.low, space.high))
+    low, high = (upload(bound.astype(np.float32), device) for bound in space.box)
     return low, high
 
 

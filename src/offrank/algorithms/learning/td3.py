@@ -86,9 +86,7 @@ class TD3Lesson(Lesson):
 
     @property
     def batch_key(self) -> Hashable:
-        space = self.space
-        bounds = None if space.low is None or space.high is None else (*space.low.tolist(), *space.high.tolist())
-        return self.settings, self.policy, len(self.thetas), bounds
+        return self.settings, self.policy, len(self.thetas), self.space.box_key
 
     @property
     def shares(self) -> list[int]:

@@ -32,7 +32,6 @@ class Ranker:
     """Base class of rankers. A subclass's fields are its hyperparameters; its memory is part of the run's state."""
 
     name: ClassVar[str]
-    needs_continuous_actions: ClassVar[bool] = False
     needs_transitions: ClassVar[bool] = False  # whether `learn` reads the trajectories of the pairs
     preset: ClassVar[str | None] = None  # the ranker whose section of a task's preset it uses; None: its own
     suggests: ClassVar[Mapping[str, Any]] = {}  # settings of other parts that replace the task's preset

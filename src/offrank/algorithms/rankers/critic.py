@@ -56,7 +56,6 @@ class Critic(Ranker):
     iteration."""
 
     name: ClassVar[str] = "critic"
-    needs_continuous_actions: ClassVar[bool] = True
     needs_transitions: ClassVar[bool] = True
 
     suggests: ClassVar[Mapping[str, Any]] = {"n_directions": 4000, "probe_share": 0.15}  # candidates cost no episodes

@@ -32,7 +32,6 @@ CHUNK = 16  # directions scored in one matrix product: fixed, because the bits d
 class Behaviour(Ranker):
     """Base class of rankers that use rollouts of the unperturbed policy."""
 
-    needs_continuous_actions: ClassVar[bool] = True
     preset: ClassVar[str | None] = "kernel"  # the paper's n_b and h
 
     n_behaviour: int = 1  # n_b, rollouts of the unperturbed policy per iteration

@@ -113,7 +113,8 @@ def _sanitize(args: argparse.Namespace) -> None:
         if args.cases:
             run("-m", "offrank.lab.campaign.fuzz", "--cases", str(args.cases), "--out", str(folder / "fuzz.json"))
             fuzzed = read_json(folder / "fuzz.json")
-            summary |= {name: fuzzed[name] for name in ("cases", "problems", "bad")} | {"reports_of_fuzzing": reports(folder)}
+            summary |= {name: fuzzed[name] for name in ("cases", "problems", "bad")}
+            summary["reports_of_fuzzing"] = reports(folder)
     summary["versions"] = versions()
     if args.out:
         write_json(args.out, summary)

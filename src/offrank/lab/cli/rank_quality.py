@@ -198,7 +198,7 @@ def _measure(args: argparse.Namespace, checkpoints: list[Checkpoint], engine: En
     with Progress(console=Console(stderr=True), disable=not live) as progress:
         for checkpoint in checkpoints:
             config, state = checkpoint.config, checkpoint.state
-            rankers = rankers_for(config, args.rankers, engine.space.discrete)
+            rankers = rankers_for(config, args.rankers)
             bar = progress.add_task(checkpoint.name, total=args.episodes)
             if not args.quiet and not live:
                 print(f"{checkpoint.name}: {args.candidates} candidates x {args.episodes} episodes", file=sys.stderr)

@@ -67,12 +67,12 @@ def check_names(rankers: Sequence[str]) -> None:
             raise UsageError(f"ranker {name!r} cannot be measured: one of {', '.join(MEASURABLE)}{hint}")
 
 
-def rankers_for(config: RunConfig, names: Sequence[str] | None, discrete: bool) -> list[Ranker | MemberRanker]:
+def rankers_for(config: RunConfig, names: Sequence[str] | None) -> list[Ranker | MemberRanker]:
     """The rankers of these names (default: all) that can be measured in a run, with those of its hyperparameters that
     they have.
 
-    A ranker with state is measured only in a run that it ranked: elsewhere it has learned nothing. One that compares
-    actions is left out where they are discrete, one that needs a critic where there is none.
+    A ranker with state is measured only in a run that it ranked: elsewhere it has learned nothing. One that needs
+    a critic is left out where there is none.
     """
     members = issubclass(ALGORITHMS[config.algo].settings, CEMSettings)
     algo, accepted = ("op-cem-rl", tuple(MEMBER_RANKERS)) if members else (config.algo, OFF_POLICY)
@@ -86,9 +86,7 @@ def rankers_for(config: RunConfig, names: Sequence[str] | None, discrete: bool) 
         if isinstance(ranker, MemberRanker):
             if not ranker.needs_critic or issubclass(ALGORITHMS[config.algo].settings, CEMRLSettings):
                 found.append(ranker)
-        elif not (discrete and ranker.needs_continuous_actions) and (
-            name == config.ranker or not ranker.start(make_policy("linear", 1, 1), config.seed)
-        ):
+        elif name == config.ranker or not ranker.start(make_policy("linear", 1, 1), config.seed):
             found.append(ranker)
     return found
 
