@@ -1,4 +1,4 @@
-"""Modules import only from lower layers, in the order of docs/architecture.md."""
+"""Modules import only from lower layers, in the order of docs/developers/architecture.md."""
 
 from __future__ import annotations
 
