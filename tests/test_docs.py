@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from offrank.algorithms.rankers import RANKERS
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 NOTEBOOK = DOCS / "notebook"
@@ -14,6 +16,9 @@ WRITTEN = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "READM
 ENTRIES = [page for page in WRITTEN if page.parent == NOTEBOOK and page.name != "README.md"]
 PAGES = [page for page in WRITTEN if page not in ENTRIES]  # which are kept up to date, as entries are not
 
+SKIP = "<!-- not run"
+REPLACE = re.compile(r"<!-- tested with (\S+) as (\S+) -->")
+PYTHON = re.compile(r"(?:^(<!--.*-->)\n)?^```python\n(.*?)^```", re.M | re.S)
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.M)
@@ -54,3 +59,26 @@ def test_every_page_is_in_the_navigation_once() -> None:
 def test_notebook_lists_every_entry() -> None:
     listed = set(LINK.findall((NOTEBOOK / "README.md").read_text(encoding="utf-8")))
     assert {page.name for page in ENTRIES} <= listed
+
+
+def python_blocks(page: Path) -> list[str]:
+    """The Python blocks of a page that are run, with the replacements that its comments ask for."""
+    blocks = []
+    for comment, code in PYTHON.findall(page.read_text(encoding="utf-8")):
+        if comment.startswith(SKIP):
+            continue
+        for old, new in REPLACE.findall(comment):
+            assert old in code, f"{name_of(page)}: {old} is not in the block below {comment}"
+            code = code.replace(old, new)
+        blocks.append(code)
+    return blocks
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=name_of)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(RANKERS, "first-action", None)  # registered by a page, and not by the end of this test
+    namespace = {"__name__": "__main__"}  # so that its classes are sent to workers by value
+    for code in python_blocks(page):
+        lines = page.read_text(encoding="utf-8")[: page.read_text(encoding="utf-8").find(code)].count("\n")
+        exec(compile("\n" * max(lines, 0) + code, name_of(page), "exec", dont_inherit=True), namespace)
