@@ -128,7 +128,8 @@ class Agent:
             iterations: iterations since the agent was made.
             threshold: stop at the first evaluation whose mean return reaches it.
             eval_every: iterations between evaluations, whose steps are not counted; 0 for none. Default 10.
-            eval_steps: training steps between evaluations, instead of eval_every. The default of CEM and CEMRL: 10,000.
+            eval_steps: training steps between evaluations, instead of eval_every. By default CEM and
+                CEMRL 10,000, Guided 5,000.
             eval_episodes: episodes per evaluation. Default 100.
             confirm_episodes: if an evaluation reaches the threshold, evaluate again over so many other episodes, which
                 decide. Default 0: do not.
