@@ -1,4 +1,5 @@
-# Two commands: `make demo` trains `guided` on HalfCheetah-v3, `make test` runs the tests. Each makes its environment first.
+# `make demo` trains `guided` on HalfCheetah-v3, `make test` runs the tests, `make docs` builds the documentation in site/.
+# Each makes its environment first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -6,7 +7,7 @@ SOURCES = pyproject.toml setup.py src/offrank/engines/native/_rollout.c
 DEMO_SEED ?= 1
 DEMO_STEPS ?= 100k
 
-.PHONY: demo test test-gpu lint clean
+.PHONY: demo test test-gpu lint docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/offrank train HalfCheetah-v3 --algo guided --seed $(DEMO_SEED) --steps $(DEMO_STEPS) --eval-episodes 10 --confirm-episodes 100 --out runs/demo --resume
@@ -23,6 +24,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.installed-docs  # fails on a broken link
+	rm -rf build/docs site && mkdir -p build/docs
+	cp -R README.md CHANGELOG.md LICENSE docs examples results build/docs
+	$(BIN)/zensical build --strict --clean
+
 $(VENV)/.installed: $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
@@ -33,5 +39,10 @@ $(VENV)/.installed-dev: $(SOURCES)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: $(SOURCES)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@ $(VENV)/.installed
+
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs build site .cache .pytest_cache .mypy_cache .ruff_cache

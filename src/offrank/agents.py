@@ -129,7 +129,8 @@ class Agent:
             iterations: iterations since the agent was made.
             threshold: stop at the first evaluation whose mean return reaches it.
             eval_every: iterations between evaluations, whose steps are not counted; 0 for none. Default 10.
-            eval_steps: training steps between evaluations, instead of eval_every. The default of CEM and CEMRL: 10,000.
+            eval_steps: training steps between evaluations, instead of eval_every. By default CEM and
+                CEMRL 10,000, Guided 5,000.
             eval_episodes: episodes per evaluation. Default 100.
             confirm_episodes: if an evaluation reaches the threshold, evaluate again over so many other episodes, which
                 decide. Default 0: do not.
@@ -372,7 +373,7 @@ def load(
 
 
 def export(policy: Agent | TrainedPolicy | str | Path, format: str, out: str | Path) -> None:
-    """Write a policy for use without offrank (docs/export.md).
+    """Write a policy for use without offrank (docs/guides/export.md).
 
     Args:
         policy: an agent (its current policy), a policy, a policy file, or a run folder (its best policy).

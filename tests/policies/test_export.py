@@ -23,7 +23,7 @@ from offrank.policies.export import FORMATS
 from offrank.policies.trained import TrainedPolicy
 
 N, P = 5, 6
-PAGE = Path(__file__).parents[2] / "docs" / "export.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "export.md"
 
 
 def trained(name: str, p: int = P) -> TrainedPolicy:
@@ -49,7 +49,7 @@ OBSERVATIONS = 2 * np.random.default_rng(1).normal(size=(1000, N))
 
 
 def snippet(language: str, word: str) -> str:
-    """The block of code of docs/export.md that has a word in it."""
+    """The block of code of docs/guides/export.md that has a word in it."""
     blocks = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (found,) = (block for block in blocks if word in block)
     return found

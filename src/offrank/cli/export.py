@@ -19,7 +19,7 @@ def add_parser(verbs: Any) -> None:
         epilog="example:\n  offrank export runs/HalfCheetah-v3-op-ars-0 --format c --out policy.h",
     )
     add_path(parser)
-    parser.add_argument("--format", choices=list(FORMATS), required=True, help="see docs/export.md")
+    parser.add_argument("--format", choices=list(FORMATS), required=True, help="see docs/guides/export.md")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.set_defaults(run=export)
 

@@ -1,7 +1,7 @@
 """Trained policies for use without offrank: as JSON, a C header, an ONNX model, or a file of PyTorch tensors.
 
 What is written maps a raw observation to the action that `TrainedPolicy.predict` returns: it holds the normaliser, the
-layers, and the bounds and type of the actions. docs/export.md describes the files and how to use them.
+layers, and the bounds and type of the actions. docs/guides/export.md describes the files and how to use them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def export_policy(policy: TrainedPolicy, format: str, out: Path) -> None:
 
 
 def _contents(policy: TrainedPolicy) -> dict[str, Any]:
-    """The policy by names, as docs/export.md describes them."""
+    """The policy by names, as docs/guides/export.md describes them."""
     kind, p = policy.kind, policy.kind.p
     low, high = (policy.low, policy.high) if policy.low is not None else (np.full(p, -np.inf), np.full(p, np.inf))
     shape = (p,) if policy.shape is None else policy.shape

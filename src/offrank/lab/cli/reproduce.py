@@ -35,7 +35,7 @@ examples:
   offrank reproduce seeds --from DIR --budget 1M         as if every budget had been 1M
 
 It may be interrupted, started again with more seeds, or started by several processes on one folder: only missing runs
-are started. See docs/reproduction.md for the files.
+are started. See docs/paper/reproduction.md for the files.
 """
 
 

@@ -1,4 +1,4 @@
-"""Print records of rank quality, over tasks, as the tables of docs/rank-quality.md.
+"""Print records of rank quality, over tasks, as the tables of docs/paper/rank-quality.md.
 
     python -m offrank.lab.experiments.rank_quality_table results/rank_quality/*/rank-quality.json
 
