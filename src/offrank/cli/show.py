@@ -36,8 +36,7 @@ def add_parser(verbs: Any) -> None:
 def record(args: argparse.Namespace) -> int:
     if args.out.suffix not in (".mp4", ".gif"):
         raise UsageError(f"{args.out}: a video ends in .mp4 or .gif")
-    require("imageio.v2", "video")  # checked first, before any slow work
-    require("imageio_ffmpeg", "video")
+    require("imageio_ffmpeg", "video")  # checked first, before any slow work
     saved = saved_of(args)
     runner = open_rendered(saved, "rgb_array", (args.width, args.height))
     playing = play_episodes(runner, saved, args.seed, args.episodes, args.steps)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import imageio.v2 as imageio
+
 from offrank.core.errors import OffrankError, require
 from offrank.engines import native_name
 from offrank.engines.gymnasium.env_runner import EnvRunner, one_line, registered
@@ -68,14 +70,14 @@ def write_video(
     Returns:
         Frames written, and return and length of the last episode.
     """
-    imageio = require("imageio.v2", "video")
     require("imageio_ffmpeg", "video")
     options: dict[str, Any] = {"fps": frame_rate(runner) / every}
     options |= {} if out.suffix == ".gif" else {"macro_block_size": 8}
     out.parent.mkdir(parents=True, exist_ok=True)
+    make_writer: Any = imageio.get_writer  # its type lacks append_data
     frames, last = 0, (0.0, 0)
     try:
-        with showing(saved), imageio.get_writer(out, **options) as writer:
+        with showing(saved), make_writer(out, **options) as writer:
             for number, reached in enumerate(playing):
                 last = reached
                 if number % every == 0:

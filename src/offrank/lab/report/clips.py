@@ -51,7 +51,6 @@ def record(folders: Sequence[Path]) -> list[Clip]:
     Raises:
         UsageError: the video extra is not installed.
     """
-    require("imageio.v2", "video")
     require("imageio_ffmpeg", "video")
     return [_clip(task, folder, best) for task, (folder, best) in best_runs(folders).items()]
 
