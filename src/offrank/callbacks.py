@@ -1,4 +1,4 @@
-"""Callbacks of `learn`: evaluate elsewhere, keep copies of the policy, stop. `Callback` is the base of others."""
+"""Callbacks of `learn`: evaluate elsewhere, keep copies of the policy, stop, log. `Callback` is the base of others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import gymnasium as gym
 from offrank.core.arrays import Metrics
 from offrank.core.checks import check_path, check_whole, is_number
 from offrank.core.errors import UsageError
+from offrank.display.loggers import MLflowCallback, TensorBoardCallback, WandbCallback
 from offrank.engines import Engine, Env, make_engine, own_engine
 from offrank.runs.callback import Callback
 from offrank.runs.evaluation import check_sizes, evaluate_policy
@@ -192,4 +193,12 @@ class StopOnReward(Callback):
         return False if mean >= self._value else None
 
 
-__all__ = ["Callback", "CheckpointCallback", "EvalCallback", "StopOnReward"]
+__all__ = [
+    "Callback",
+    "CheckpointCallback",
+    "EvalCallback",
+    "MLflowCallback",
+    "StopOnReward",
+    "TensorBoardCallback",
+    "WandbCallback",
+]
