@@ -153,6 +153,22 @@ def test_a_resumed_run_goes_on_with_its_evaluations_copies_and_best_policy(tmp_p
     assert records(parts) == records(whole) and policies(parts) == policies(whole)
 
 
+def test_after_a_kill_what_was_written_since_the_checkpoint_is_written_again(tmp_path: Path) -> None:
+    def learn(folder: Path, iterations: int, resume: bool = False) -> None:
+        several = [EvalCallback(far(), 100, 3), CheckpointCallback(100)]
+        brief = {"eval_every": 2, "eval_episodes": 2}
+        agent().learn(iterations=iterations, callback=several, out=folder, resume=resume, **brief)
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    learn(whole, 9)
+    learn(parts, 4)
+    old = (parts / "checkpoint.npz").read_bytes()
+    learn(parts, 8, resume=True)
+    (parts / "checkpoint.npz").write_bytes(old)
+    learn(parts, 9, resume=True)
+    assert records(parts) == records(whole) and policies(parts) == policies(whole)
+
+
 def test_copies_without_a_run_folder_go_on_in_another_call_of_learn(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="CheckpointCallback needs a folder"):
         agent().learn(iterations=1, callback=CheckpointCallback(100), **QUIET)
