@@ -19,6 +19,7 @@ LAYERS = [  # a module may import from its own layer and from those before it
     {"engines"},
     {"runs"},
     {"display"},
+    {"callbacks"},
     {"agents", "fleet"},
     {"asktell"},
     {"cli"},

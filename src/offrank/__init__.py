@@ -1,6 +1,7 @@
 """offrank: evolution strategies that rank their candidates off-policy."""
 
 import offrank.display.headless  # noqa: F401 (before MuJoCo)
+from offrank import callbacks
 from offrank.agents import ARS, CEM, CEMRL, ES, OPARS, OPCEMRL, OPES, OPTRES, QARS, QTRES, TRES, Guided, export, load
 from offrank.asktell import AskTell, EpisodeToRun
 from offrank.core.errors import (
@@ -45,6 +46,7 @@ __all__ = [
     "OffrankError",
     "UsageError",
     "__version__",
+    "callbacks",
     "export",
     "load",
 ]

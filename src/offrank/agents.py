@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
-import gymnasium as gym
 from numpy.typing import ArrayLike
 
 from offrank.core.arrays import FloatArray, IntArray
@@ -17,17 +15,16 @@ from offrank.core.checks import check_path
 from offrank.core.errors import UsageError
 from offrank.display.plots import plot_runs
 from offrank.display.progress import drive_shown
-from offrank.engines import Cluster, Engine, Gpu, check_pool, make_engine, on_cluster, on_ray
+from offrank.engines import Cluster, Engine, Env, Gpu, check_pool, make_engine, on_cluster, own_engine
 from offrank.policies.export import export_policy
 from offrank.policies.trained import TrainedPolicy
+from offrank.runs.callback import OnRecord, as_callbacks
 from offrank.runs.config import RunConfig, as_stored, clipping, configure, evaluation_given, resolve
 from offrank.runs.evaluation import check_sizes, evaluate_policy
 from offrank.runs.folder import CHECKPOINT, CURVE
 from offrank.runs.opening import holds_run, make_folder, open_run, stored_config
-from offrank.runs.run import Callback, Run
+from offrank.runs.run import Run
 from offrank.runs.saved import ASK_TELL, Saved, foreign_module, initial_policy
-
-Env = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
 
 
 class Agent:
@@ -90,7 +87,7 @@ class Agent:
         else:
             if env_args:
                 raise UsageError("env_args are for an environment given by its name: make yours with them")
-            self._engine = _own_engine(env, workers, clip_actions, cluster, episode_seconds)
+            self._engine = own_engine(env, workers, clip_actions, cluster, episode_seconds)
             engine, clip_actions = "gymnasium", clip_actions is not False
         self._config: RunConfig = configure(
             task,
@@ -119,7 +116,7 @@ class Agent:
         out: str | Path | None = None,
         resume: bool = False,
         progress: bool = False,
-        callback: Callback | None = None,
+        callback: OnRecord | Sequence[OnRecord] | None = None,
         checkpoint_seconds: float = 30.0,
     ) -> Self:
         """Train until a limit is reached. Another call continues the training.
@@ -137,15 +134,15 @@ class Agent:
             out: a run folder for metrics, checkpoints and policies.
             resume: continue the run in `out`.
             progress: show progress on stderr.
-            callback: called as callback(run, record) with every line of the log; returning False stops the run.
+            callback: called as callback(run, record) with every line of the log; returning False stops the run. Or one
+                of `offrank.callbacks`, or a list of callbacks.
             checkpoint_seconds: maximum time between checkpoints.
 
         Raises:
             Interrupted: by Ctrl-C or SIGTERM; the agent and `out` are in the state after the last whole iteration.
             OffrankError: an episode failed, or a file cannot be written.
         """
-        if callback is not None and not callable(callback):
-            raise UsageError(f"callback = {callback!r}: must be a function of (run, record)")
+        callbacks = as_callbacks(callback)
         if self._run is None:
             raise UsageError("this agent was loaded from a policy file: load the run folder or checkpoint to train it")
         run, engine = self._run, self.engine
@@ -172,7 +169,7 @@ class Agent:
                 make_folder(folder)
                 run.move_to(folder)
         run.config, run.checkpoint_seconds = config, checkpoint_seconds
-        run.callbacks = () if callback is None else (callback,)
+        run.callbacks = callbacks
         drive_shown([run], engine, sys.stderr, progress)
         if run.folder is not None:
             plot_runs([run.folder], run.folder / CURVE)
@@ -364,7 +361,7 @@ def load(
     if isinstance(env, str):
         agent._engine = _engine_of(saved.config, env, agent._pool)
     elif env is not None:
-        agent._engine = _own_engine(env, workers, saved.config.clip_actions, cluster, episode_seconds)
+        agent._engine = own_engine(env, workers, saved.config.clip_actions, cluster, episode_seconds)
     if saved.complete and saved.config.engine != ASK_TELL:
         check_sizes(saved.policy, agent.engine.space)
         agent._run = Run(saved.config, agent.engine.space)
@@ -398,26 +395,6 @@ def _engine_of(config: RunConfig, env: str, pool: dict[str, Any]) -> Engine:
         raise UsageError(
             f"{error} (if it was trained on your own environment, pass that to offrank.load as env)"
         ) from error
-
-
-def _own_engine(
-    env: gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]],
-    workers: int | None,
-    clip: bool | None,
-    cluster: Cluster | None,
-    episode_seconds: float | None,
-) -> Engine:
-    from offrank.engines.gymnasium.engine import GymnasiumEngine
-
-    if not isinstance(env, gym.Env) and not callable(env):
-        raise UsageError(
-            f"env is a {type(env).__name__}: give a task's name, an environment, or a function that makes one"
-        )
-    if cluster is None:
-        return GymnasiumEngine(env, workers, clip is not False, episode_seconds)
-    if isinstance(env, gym.Env):
-        raise UsageError("an environment object stays in this process: give a function that makes it, for a cluster")
-    return on_ray(partial(GymnasiumEngine, env, 0, clip is not False), cluster.limited(episode_seconds), workers)
 
 
 def _name_of(env: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -17,6 +17,7 @@ from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Gpu, make_engine
 from offrank.policies.trained import TrainedPolicy
+from offrank.runs.callback import Callback, OnRecord, as_callbacks
 from offrank.runs.config import RunConfig, as_stored, clipping, configure, evaluation_given, resolve, task_default
 from offrank.runs.folder import folder_name
 from offrank.runs.opening import open_run, open_runs, stored_config
@@ -133,6 +134,7 @@ class Fleet:
         resume: bool = False,
         progress: bool = False,
         side_by_side: int | None = None,
+        callback: Callable[[], OnRecord | Sequence[OnRecord] | None] | None = None,
         checkpoint_seconds: float = 30.0,
     ) -> list[dict[str, Any]]:
         """Train every run until a limit is reached. Returns their results, in the order of algorithms, grid and seeds.
@@ -146,6 +148,7 @@ class Fleet:
             resume: continue the runs in `out`.
             progress: show progress on stderr.
             side_by_side: maximum number of runs at a time; None for all.
+            callback: a class or function that makes the callbacks of one run when called without arguments.
             checkpoint_seconds: maximum time between checkpoints of a run.
 
         Raises:
@@ -156,6 +159,9 @@ class Fleet:
             raise UsageError("say when to stop: total_steps or iterations")
         if side_by_side is not None:
             check_whole("side_by_side", side_by_side, 1)
+        if callback is not None and (not callable(callback) or isinstance(callback, Callback)):
+            raise UsageError(f"callback = {callback!r}: must be a class or function that makes those of one run")
+        callbacks = {name: as_callbacks(callback() if callback else None) for name in self._configs}
         root = None if out is None else check_path("out", out)
         limits: dict[str, Any] = {"steps": total_steps, "iterations": iterations}
         given = evaluation_given(
@@ -172,7 +178,7 @@ class Fleet:
             if folder is not None and resume:
                 stored = stored_config(folder, config.task, {}, given)  # raises if it holds another run
                 wanted = wanted if stored is None else replace(wanted, **stored.evaluation)
-            return open_run(wanted, self.engine.space, folder, resume, (), checkpoint_seconds, self._init)
+            return open_run(wanted, self.engine.space, folder, resume, callbacks[name], checkpoint_seconds, self._init)
 
         opening = {name: partial(open_one, name, config) for name, config in self._configs.items()}
         self.runs, failures = open_runs(opening)

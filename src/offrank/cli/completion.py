@@ -13,6 +13,7 @@ import shtab
 from offrank import cli
 from offrank.algorithms import ALGORITHMS
 from offrank.cli.listing import LISTS
+from offrank.display.loggers import LOGGERS
 from offrank.engines import ENGINES
 from offrank.tasks import NATIVE
 
@@ -27,6 +28,7 @@ NAMES: dict[str, Iterable[str]] = {  # what an argument may be, where its parser
     "ranker": RANKERS,
     "rankers": RANKERS,
     "engine": ENGINES,
+    "log": LOGGERS,
 }
 
 EPILOG = """\

@@ -15,7 +15,8 @@ from offrank.algorithms.learning.device import check_lessons
 from offrank.cli import cluster, gpu
 from offrank.cli.config_file import with_file
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
-from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError, require
+from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError, did_you_mean
+from offrank.display.loggers import LOGGERS
 from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
@@ -118,12 +119,28 @@ def add_parser(verbs: Any) -> None:
     how.add_argument("--out", type=Path, metavar="DIR", help="run folder, or folder of several (default: runs/...)")
     how.add_argument("--resume", action="store_true", help="continue the run in the run folder")
     how.add_argument("--checkpoint-seconds", type=seconds, metavar="S", help="maximum time between checkpoints (30)")
-    how.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard")
+    how.add_argument(
+        "--log",
+        type=loggers,
+        default=[],
+        metavar="NAMES",
+        help=f"also log elsewhere: one of {', '.join(LOGGERS)}, or several, separated by commas",
+    )
+    how.add_argument("--tensorboard", action="store_true", help="the same as --log tensorboard")
     how.add_argument("--json", action="store_true", help="print the results as JSON")
     how.add_argument("--quiet", action="store_true", help="no progress")
     gpu.add_flags(parser)
     cluster.add_flags(parser)
     parser.set_defaults(run=partial(train, parser))
+
+
+def loggers(text: str) -> list[str]:
+    """Names of loggers, separated by commas."""
+    for name in text.split(","):
+        if name not in LOGGERS:
+            hint = did_you_mean(name, LOGGERS)
+            raise argparse.ArgumentTypeError(f"unknown logger {name!r}: one of {', '.join(LOGGERS)}{hint}")
+    return text.split(",")
 
 
 def train(parser: Parser, args: argparse.Namespace) -> int:
@@ -140,10 +157,10 @@ def train(parser: Parser, args: argparse.Namespace) -> int:
     # checked before the environment is made, which may be slow
     init = initial_policy(args.init)
     recipes = [resolve(task, algo, args.ranker, dict(args.set), args.policy, init) for algo in algos]
-    if args.tensorboard:
-        require("tensorboardX", "tensorboard")
     check_lessons(args.lessons)
     folders = _folders(args, task, algos, numbers, several)
+    names = dict.fromkeys([*args.log, *(["tensorboard"] if args.tensorboard else [])])
+    logs = {key: tuple(LOGGERS[name]() for name in names) for key in folders}
     if not args.resume:
         for folder in folders.values():
             if holds_run(folder):
@@ -173,9 +190,7 @@ def train(parser: Parser, args: argparse.Namespace) -> int:
 
         def open_one(key: tuple[str, int], folder: Path) -> Run:
             config = stored.get(key) or _new(args, task, *key, engine, environment, init)
-            run = open_run(config, engine.space, folder, args.resume, (), pause, init)
-            run.callbacks = _callbacks(args, folder, run)
-            return run
+            return open_run(config, engine.space, folder, args.resume, logs[key], pause, init)
 
         opening = {folder.name: partial(open_one, key, folder) for key, folder in folders.items()}
         runs, failures = open_runs(opening)
@@ -262,14 +277,6 @@ def _new(
         limits["steps"] = task_default(task, "budget") or DEFAULT_BUDGET
     recipe = resolve(task, algo, args.ranker, dict(args.set), args.policy, init)
     return configure(task, recipe, engine.space, seed=seed, init=init, **environment, **_settings(args), **limits)
-
-
-def _callbacks(args: argparse.Namespace, folder: Path, run: Run) -> tuple[Any, ...]:
-    if not args.tensorboard:
-        return ()
-    from offrank.display.tensorboard import TensorBoard
-
-    return (TensorBoard(folder / "tensorboard", run.state.steps),)
 
 
 def _report(runs: list[Run], args: argparse.Namespace) -> None:

@@ -142,11 +142,11 @@ class PlainDisplay:
 
     def on_record(self, run: Run, record: Metrics) -> None:
         now = time.perf_counter()
-        if record["kind"] != "evaluation" and now - self._last < QUIET_SECONDS:
+        if record["kind"] == "iteration" and now - self._last < QUIET_SECONDS:
             return
         self._last = now
         pace = self._paces[id(run)]
-        what = "evaluated" if record["kind"] == "evaluation" else "training"
+        what = {"iteration": "training", "evaluation": "evaluated"}.get(record["kind"], record["kind"])
         budget = f" of {run.config.steps:,}" if run.config.steps else ""
         self._stream.write(
             f"{_name(run)}: iteration {record['iteration']}, {record['steps']:,}{budget} steps, {what} "

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
+
 from offrank.core.checks import check_kind, check_whole, is_number
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.engines.base import Engine
@@ -21,6 +23,7 @@ LOCAL = ("auto", "mujoco", "gymnasium", "warp", "numpy")
 RAY = "ray"
 ENGINES = (*LOCAL, RAY)
 MAX_WORKERS = 100_000  # threads or processes
+Env = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]  # by its name, as it is, or how to make it
 
 
 def native_name(task: str) -> str | None:
@@ -133,6 +136,27 @@ def make_engine(
     return GymnasiumEngine(factory, workers, clip, episode_seconds)
 
 
+def own_engine(
+    env: gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]],
+    workers: int | None = None,
+    clip: bool | None = None,
+    cluster: Cluster | None = None,
+    episode_seconds: float | None = None,
+) -> Engine:
+    """An engine for an environment of the user, or for a function that makes one; see `make_engine`."""
+    from offrank.engines.gymnasium.engine import GymnasiumEngine
+
+    if not isinstance(env, gym.Env) and not callable(env):
+        raise UsageError(
+            f"env is a {type(env).__name__}: give a task's name, an environment, or a function that makes one"
+        )
+    if cluster is None:
+        return GymnasiumEngine(env, workers, clip is not False, episode_seconds)
+    if isinstance(env, gym.Env):
+        raise UsageError("an environment object stays in this process: give a function that makes it, for a cluster")
+    return on_ray(partial(GymnasiumEngine, env, 0, clip is not False), cluster.limited(episode_seconds), workers)
+
+
 def check_pool(
     threads: int,
     workers: int | None,
@@ -170,6 +194,7 @@ __all__ = [
     "NOT_BUILT",
     "Cluster",
     "Engine",
+    "Env",
     "Gpu",
     "check_pool",
     "is_built",
@@ -177,5 +202,6 @@ __all__ = [
     "native_name",
     "on_cluster",
     "on_ray",
+    "own_engine",
     "resolve_engine",
 ]

@@ -12,9 +12,10 @@ from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageErr
 from offrank.core.files import read_json
 from offrank.core.space import Space
 from offrank.policies.trained import TrainedPolicy
+from offrank.runs.callback import OnRecord
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import CHECKPOINT, CONFIG
-from offrank.runs.run import Callback, Run
+from offrank.runs.run import Run
 
 
 def holds_run(folder: Path) -> bool:
@@ -103,7 +104,7 @@ def open_run(
     space: Space,
     folder: Path | None,
     resume: bool = False,
-    callbacks: tuple[Callback, ...] = (),
+    callbacks: tuple[OnRecord, ...] = (),
     checkpoint_seconds: float = 30.0,
     init: TrainedPolicy | None = None,
 ) -> Run:

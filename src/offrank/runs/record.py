@@ -119,11 +119,12 @@ class Record:
 
     def _write_outcome(self, folder: Path) -> None:
         evaluation, policy = self.best_of_all
-        policy.save(folder / BEST, self._policy_meta(evaluation))
-        self.policy.save(folder / FINAL, self._policy_meta(self.last))
+        policy.save(folder / BEST, self.policy_meta(evaluation))
+        self.policy.save(folder / FINAL, self.policy_meta(self.last))
         write_json(folder / RESULT, self.result)
 
-    def _policy_meta(self, evaluation: Evaluation | None) -> dict[str, Any]:
+    def policy_meta(self, evaluation: Evaluation | None) -> dict[str, Any]:
+        """What is saved with a policy: the configuration, and the evaluation of that policy, if there was one."""
         return {"config": self.config.to_json(), "evaluation": None if evaluation is None else vars(evaluation)}
 
     def save(self, path: Path) -> None:

@@ -11,7 +11,8 @@ is complete, and discarded if it ends the run. The result is the same as without
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from offrank.core.space import Space
 from offrank.core.state import State
 from offrank.core.work import Asking, Outcome, Work
 from offrank.policies.trained import TrainedPolicy
+from offrank.runs.callback import Callback, OnRecord
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import BEST, CHECKPOINT, CONFIG, METRICS
 from offrank.runs.lock import lock_folder
@@ -35,7 +37,6 @@ from offrank.runs.metrics import MetricsFile
 from offrank.runs.record import Evaluation, Record
 
 Loop = Generator[Work | None, Any, None]  # yields work, or None to wait for the current evaluation
-Callback = Callable[["Run", Metrics], bool | None]  # called with every record of the log; False stops the run
 
 
 class Run(Record):
@@ -46,6 +47,7 @@ class Run(Record):
         space: of the environment.
         folder: the run folder; None keeps everything in memory.
         callbacks: each is called with (run, record) for every line of the log; its `close`, if it has one, at the end.
+            See `offrank.runs.callback.Callback` for more.
         checkpoint_seconds: maximum time between checkpoints; they are also written at evaluations and at the end.
         init: the policy to start from, whose SHA-256 is config.init. Not needed for a run that is restored.
     """
@@ -55,7 +57,7 @@ class Run(Record):
         config: RunConfig,
         space: Space,
         folder: Path | None = None,
-        callbacks: tuple[Callback, ...] = (),
+        callbacks: tuple[OnRecord, ...] = (),
         checkpoint_seconds: float = 30.0,
         init: TrainedPolicy | None = None,
     ):
@@ -96,6 +98,9 @@ class Run(Record):
             write_json(self.folder / CONFIG, self.config.to_json())
             self._metrics = MetricsFile(self.folder / METRICS, self._metrics_size)
         self._discard()
+        for callback in self._objects:
+            if callback.on_start(self) is False:
+                self.stop()
         self._loop = self._run_loop()
         self._advance(None)
 
@@ -149,14 +154,13 @@ class Run(Record):
         metrics, self._metrics = self._metrics, None
         lock, self._lock = self._lock, None
         self._segments = {}  # another process may write to the folder from now on
-        try:
-            for callback in self.callbacks:
-                getattr(callback, "close", lambda: None)()
-            if metrics is not None:
-                metrics.close()
-        finally:
+        with ExitStack() as closing:  # called from the last to the first, also where one raises
             if lock is not None:
-                lock.release(force=True)
+                closing.callback(lock.release, force=True)
+            if metrics is not None:
+                closing.callback(metrics.close)
+            for callback in reversed(self.callbacks):
+                closing.callback(getattr(callback, "close", lambda: None))
 
     def lose_folder(self) -> None:
         """Write nothing more: another run of this process has taken over the folder, and its lock."""
@@ -218,6 +222,8 @@ class Run(Record):
             self.final = self._measure((yield self._evaluation()), final=True)
         if self.folder is not None:
             self._write_outcome(self.folder)
+        for callback in self._objects:
+            callback.on_end(self)
         self.close()
 
     def _iterate(self) -> Asking[None]:
@@ -252,7 +258,7 @@ class Run(Record):
         """Make speculative iterations part of the run, until a callback stops it."""
         while self._speculative:
             self.state, metrics = self._speculative.pop(0)
-            self._log("iteration", metrics)
+            self.log("iteration", metrics)
             if self._asked_to_stop:
                 self._speculative = []
 
@@ -292,7 +298,7 @@ class Run(Record):
         mean, std = float(rollouts.totals.mean()), float(rollouts.totals.std())
         length = float(rollouts.lengths.mean())
         record: Metrics = {"return_mean": mean, "return_std": std, "length_mean": length, "eval_episodes": count}
-        self._log("evaluation", record | marks)
+        self.log("evaluation", record | marks)
         return Evaluation(self.state.iteration, self.state.steps, mean, std, count)
 
     def _finish_evaluation(self, rollouts: Rollouts) -> None:
@@ -340,7 +346,8 @@ class Run(Record):
             return "iterations"
         return "stopped" if self._asked_to_stop else None
 
-    def _log(self, kind: str, metrics: Metrics) -> None:
+    def log(self, kind: str, metrics: Metrics) -> None:
+        """Write a line to the log, and call the callbacks with it. It must have a return_mean."""
         state = self.state
         record: Metrics = {"kind": kind, "iteration": state.iteration, "steps": state.steps, "episodes": state.episodes}
         record |= metrics | {"wall_s": round(self.wall_s, 3)}
@@ -349,6 +356,11 @@ class Run(Record):
         for callback in self.callbacks:
             if callback(self, record) is False:
                 self.stop()
+
+    @property
+    def _objects(self) -> list[Callback]:
+        """The callbacks that are not plain functions."""
+        return [callback for callback in self.callbacks if isinstance(callback, Callback)]
 
     # --- saving
 
@@ -368,4 +380,4 @@ class Run(Record):
         if self.best is not None and self._evaluated():
             evaluation, policy = self.best
             if evaluation is self.evaluations[-1]:
-                policy.save(self.folder / BEST, self._policy_meta(evaluation))
+                policy.save(self.folder / BEST, self.policy_meta(evaluation))
