@@ -191,7 +191,7 @@ def test_bad_arguments_get_one_clear_line(offrank, words, parts) -> None:
 def test_a_real_process_complains_in_one_line_too(tmp_path) -> None:
     for words, part in (
         (["train", "Swimer-v3"], "did you mean 'Swimmer-v3'"),
-        (["train", "CartPole-v1"], "kernel ranker"),
+        (["train", "CartPole-v1", "--clip-actions", "--set", "n_top=0"], "n_top"),
     ):
         finished(offrank_process(*words, cwd=tmp_path)).complains(part)
 
