@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import offrank
 import toy_envs
 from offrank import EpisodeError, FileFormatError, UsageError
+from offrank.policies.trained import TrainedPolicy
 
 POINT = "toy_envs:Point-v0"
 SMALL: dict[str, Any] = {"n_directions": 4, "n_top": 2, "horizon": 10, "workers": 0}
@@ -123,6 +125,34 @@ def test_predict_gives_actions_of_a_discrete_space_that_starts_elsewhere() -> No
     observations = np.random.default_rng(0).normal(size=(20, 2))
     actions, _ = learner.predict(observations)
     assert set(actions.tolist()) <= {7, 8, 9}
+
+
+@pytest.mark.parametrize("algorithm", [offrank.ARS, offrank.OPARS, offrank.Guided])
+def test_actions_with_several_discrete_parts(algorithm: type, tmp_path: Path) -> None:
+    small = {"warmup_steps": 40, "hidden": 16, "batch": 16} if algorithm is offrank.Guided else {"step_size": 0.2}
+    learner = algorithm("toy_envs:Choices-v0", workers=0, **small)
+    before = learner.evaluate(30)["mean"]
+    learner.learn(iterations=20, eval_every=0)
+    assert learner.evaluate(30)["mean"] > before
+    observations = np.random.default_rng(0).normal(size=(40, 2))
+    actions, _ = learner.predict(observations)
+    outputs = learner.policy.raw(observations)
+    assert actions.shape == (40, 2) and np.array_equal(actions[:, 1], outputs[:, 3:].argmax(axis=1))
+    assert np.array_equal(learner.predict(observations[0])[0], actions[0])
+    learner.save(tmp_path / "a.offrank")
+    assert np.array_equal(offrank.load(tmp_path / "a.offrank").predict(observations)[0], actions)
+    with pytest.raises(UsageError, match="MultiDiscrete actions cannot be exported"):
+        offrank.export(learner, "json", tmp_path / "a.json")
+
+
+def test_choices_of_a_file_are_checked_and_must_be_those_of_the_environment() -> None:
+    policy = offrank.ARS("toy_envs:Choices-v0", workers=0).policy
+    for wrong in ((3, 3), (5, 0), (6, -1)):
+        with pytest.raises(FileFormatError, match="the policy has 5 outputs"):
+            TrainedPolicy.from_arrays(policy.arrays() | {"policy.choices": np.array(wrong)})
+    other = replace(offrank.ARS("toy_envs:Choice-v0", workers=0).policy, choices=(2, 1))
+    with pytest.raises(UsageError, match="have the choices 2, 1: this environment's one part"):
+        offrank.ARS("toy_envs:Choice-v0", workers=0, init=other)
 
 
 @pytest.mark.parametrize("algorithm", [offrank.OPARS, offrank.QARS, offrank.OPTRES, offrank.OPES])

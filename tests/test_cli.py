@@ -162,7 +162,7 @@ def flip(path: Path, position: int) -> None:
         (["train", "Swimmer-v3", "--env-arg", "a=1"], ["Swimmer-v3", "no environment arguments", "a"]),
         (["train", "LQR", "--clip-actions"], ["LQR has no bounds to clip actions to"]),
         (["train", "toy_envs:Point-v0", "--env-arg", "traget=1"], ["cannot make", "'traget'"]),
-        (["train", "toy_envs:WordAction-v0"], ["action space Text", "must be a Box or Discrete"]),
+        (["train", "toy_envs:WordAction-v0"], ["action space Text", "must be a Box, Discrete or MultiDiscrete"]),
         (["train", "toy_envs:SequenceObservation-v0"], ["observation space Sequence", "must flatten to a Box"]),
         (["train", "Swimmer-v3", "--sed", "1"], ["'--sed'", "did you mean '--seed'", "offrank train --help"]),
         (["train", "Swimmer-v3", "--stesp=3"], ["'--stesp=3'", "did you mean '--steps'"]),

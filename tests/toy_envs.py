@@ -70,6 +70,18 @@ class Choice(Point):
         return np.array([int(action) - self.start - 1.0, 0.0])
 
 
+class Choices(Point):
+    """Point whose action has two parts: three choices along one axis, two along the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.MultiDiscrete([3, 2])
+
+    def push(self, action) -> np.ndarray:
+        assert self.action_space.contains(action), action
+        return np.array([action[0] - 1.0, 2.0 * action[1] - 1.0])
+
+
 class NoObservationSpace(Point):
     """Its author forgot the observation space."""
 
@@ -247,6 +259,7 @@ ENVIRONMENTS = {
     "Point-v0": Point,
     "DictPoint-v0": DictPoint,
     "Choice-v0": Choice,
+    "Choices-v0": Choices,
     "NoObservationSpace-v0": NoObservationSpace,
     "ComplexReward-v0": ComplexReward,
     "WordAction-v0": WordAction,

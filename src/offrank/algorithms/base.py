@@ -110,6 +110,9 @@ class Algorithm(ABC):
         if init.discrete != self.space.discrete:
             theirs, ours = ("discrete" if some.discrete else "continuous" for some in (init, self.space))
             raise UsageError(f"the initial policy has {theirs} actions: this environment's are {ours}")
+        if init.choices != self.space.choices:
+            theirs, ours = (", ".join(map(str, some.choices)) or "one part" for some in (init, self.space))
+            raise UsageError(f"the initial policy's actions have the choices {theirs}: this environment's {ours}")
         if init.kind != kind:
             raise UsageError(f"the initial policy is {init.kind.name}, not {kind.name}: its kind cannot change")
         plain = not init.whitening.mean.any() and (init.whitening.scale == 1).all()

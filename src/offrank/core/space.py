@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from offrank.core.arrays import FloatArray, Metrics
+from offrank.core.arrays import FloatArray, IntArray, Metrics
 from offrank.core.normalizer import Whitening
 from offrank.core.policy import Policy
 
@@ -26,6 +26,7 @@ class Space:
     high: FloatArray | None = None
     shape: tuple[int, ...] | None = None  # of an action, if it is not (p,)
     dtype: str = "float64"  # of an action
+    choices: tuple[int, ...] = ()  # of a discrete action with several parts: how many choices each of them has
     exact: Callable[[Policy, FloatArray, Whitening], Metrics] | None = None  # metrics computed without an episode
 
     @property
@@ -40,6 +41,14 @@ class Space:
     def box_key(self) -> Hashable:
         """Equal for equal boxes."""
         return None if self.box is None else tuple(bound.tobytes() for bound in self.box)
+
+    def choose(self, outputs: FloatArray) -> IntArray:
+        """The discrete actions for outputs (..., p): of each part, the index of the largest output."""
+        if not self.choices:
+            return np.asarray(outputs.argmax(axis=-1) + self.first)
+        parts = np.split(outputs, np.cumsum(self.choices)[:-1], axis=-1)
+        chosen = np.stack([part.argmax(axis=-1) for part in parts], axis=-1) + self.first
+        return chosen.reshape((*outputs.shape[:-1], *(self.shape or chosen.shape[-1:])))
 
     def clip(self, outputs: Any) -> Any:
         """Outputs (..., p) within their box, in their own precision."""

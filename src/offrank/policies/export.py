@@ -44,6 +44,8 @@ def export_policy(policy: TrainedPolicy, format: str, out: Path) -> None:
     """
     if format not in FORMATS:
         raise UsageError(f"unknown format {format!r}: one of {', '.join(FORMATS)}{did_you_mean(str(format), FORMATS)}")
+    if policy.choices:
+        raise UsageError("policies with MultiDiscrete actions cannot be exported yet: use offrank.load and predict")
     if out.is_dir():
         raise UsageError(f"{out} is a folder: give the file to write")
     write_atomically(out, FORMATS[format](policy))

@@ -34,11 +34,12 @@ class TrainedPolicy:
     high: FloatArray | None = None
     shape: tuple[int, ...] | None = None  # of an action, if it is not (p,)
     dtype: str = "float64"
+    choices: tuple[int, ...] = ()  # of a discrete action with several parts: how many choices each of them has
 
     @staticmethod
     def for_space(space: Space, kind: Policy, theta: FloatArray, whitening: Whitening) -> TrainedPolicy:
         """The policy with parameters theta (d,), with actions as the environment takes them."""
-        how = space.discrete, space.first, space.low, space.high, space.shape, space.dtype
+        how = space.discrete, space.first, space.low, space.high, space.shape, space.dtype, space.choices
         return TrainedPolicy(kind, theta, whitening, *how)
 
     def predict(self, observation: ArrayLike, noise: FloatArray | None = None) -> FloatArray | IntArray:
@@ -48,8 +49,7 @@ class TrainedPolicy:
         if noise is not None:
             out = space.clip(out) + noise
         if self.discrete:
-            index: IntArray = np.argmax(out, axis=-1) + self.first
-            return index
+            return space.choose(out)[()]
         out = np.asarray(space.clip(out))
         shape = out.shape[-1:] if self.shape is None else self.shape
         return out.reshape((*out.shape[:-1], *shape)).astype(self.dtype)
@@ -57,7 +57,8 @@ class TrainedPolicy:
     @property
     def _space(self) -> Space:
         n, p = self.kind.n, self.kind.p
-        return Space(n, p, 1, self.discrete, self.first, self.low, self.high, self.shape, self.dtype)
+        how = self.first, self.low, self.high, self.shape, self.dtype
+        return Space(n, p, 1, self.discrete, *how, choices=self.choices)
 
     def raw(self, observation: ArrayLike) -> FloatArray:
         """The outputs (p,) at an observation (n,), or (E, p) at (E, n): neither clipped nor turned into an index."""
@@ -97,6 +98,8 @@ class TrainedPolicy:
             out |= {"policy.low": self.low, "policy.high": self.high}
         if self.shape is not None:
             out["policy.shape"] = np.array(self.shape, dtype=np.int64)
+        if self.choices:
+            out["policy.choices"] = np.array(self.choices, dtype=np.int64)
         return out
 
     @staticmethod
@@ -123,6 +126,7 @@ class TrainedPolicy:
                 arrays.get("policy.high"),
                 tuple(int(size) for size in arrays["policy.shape"]) if "policy.shape" in arrays else None,
                 str(arrays["policy.dtype"].dtype),
+                tuple(int(count) for count in arrays.get("policy.choices", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"this holds no policy that can be read: {error}") from error
@@ -138,8 +142,11 @@ class TrainedPolicy:
             if values.shape != (size,) or values.dtype != np.float64:
                 given = f"{name} of shape {values.shape} and type {values.dtype}"
                 raise FileFormatError(f"{given}: a policy {self.kind.name} needs {size} float64 numbers")
-        if self.shape is not None and math.prod(self.shape) != p:
-            raise FileFormatError(f"actions of shape {self.shape}: the policy has {p} outputs")
+        parts = len(self.choices) or p
+        if self.shape is not None and math.prod(self.shape) != parts:
+            raise FileFormatError(f"actions of shape {self.shape}: the policy has {parts}")
+        if self.choices and (not self.discrete or min(self.choices) < 1 or sum(self.choices) != p):
+            raise FileFormatError(f"choices {self.choices} of a discrete action: the policy has {p} outputs")
         if not all(np.isfinite(values).all() for values in (self.theta, self.whitening.mean, self.whitening.scale)):
             raise FileFormatError("a parameter of the policy is not finite")
 

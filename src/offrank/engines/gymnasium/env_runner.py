@@ -87,8 +87,14 @@ class EnvRunner:
             self.space = Space(obs_dim, size, horizon, low=bounds[0], high=bounds[1], shape=shape, dtype=dtype)
         elif isinstance(action, gym.spaces.Discrete):
             self.space = Space(obs_dim, int(action.n), horizon, discrete=True, first=int(action.start))
+        elif isinstance(action, gym.spaces.MultiDiscrete):
+            first, choices = int(action.start.flat[0]), tuple(int(k) for k in action.nvec.flat)
+            if (action.start != first).any():
+                raise UsageError(f"action space {action} is not supported: its parts must start at the same number")
+            shape = action.shape if len(action.shape) != 1 else None
+            self.space = Space(obs_dim, sum(choices), horizon, True, first, shape=shape, choices=choices)
         else:
-            raise UsageError(f"action space {action} is not supported: it must be a Box or Discrete")
+            raise UsageError(f"action space {action} is not supported: it must be a Box, Discrete or MultiDiscrete")
 
     def observation(self, raw: Any) -> FloatArray:
         """An observation as a flat float64 vector (n,).
@@ -105,7 +111,8 @@ class EnvRunner:
     def action(self, output: FloatArray) -> Any:
         """The environment's action for a policy's output (p,)."""
         if self.space.discrete:
-            return int(np.argmax(output)) + self.space.first
+            chosen = self.space.choose(output)
+            return chosen.astype(self._action_space.dtype) if self.space.choices else int(chosen)
         output = output.reshape(self._action_space.shape)
         if not self._clip:
             return output  # in float64: rounding it would change the episode
