@@ -68,8 +68,10 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    shown = re.findall(r"([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
-    assert sorted(shown) == sorted({name_of(page) for page in PAGES} - {"CHANGELOG.md", "examples/README.md"})
+    shown = re.findall(r"([\w./-]+\.md)(?: #.*)?$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    notebooks = {name_of(page.with_suffix(".md")) for page in (ROOT / "examples").glob("*.ipynb")}
+    pages = {name_of(page) for page in PAGES} - {"CHANGELOG.md", "examples/README.md"}
+    assert sorted(shown) == sorted(pages | notebooks)
 
 
 def test_notebook_lists_every_entry() -> None:
