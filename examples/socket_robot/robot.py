@@ -37,7 +37,8 @@ import numpy as np
 
 from offrank.tasks.locomotion import TASKS
 
-OBSERVATIONS, ACTIONS, RATE = 17, 6, 50
+ACTIONS, RATE = 6, 50
+SILENCE = 10.0  # seconds (of yours) without an action, after which the robot stops
 
 
 @dataclass
@@ -79,8 +80,7 @@ class Body:
         self.model = copy(TASKS["HalfCheetah-v3"].model)
         self.data = mujoco.MjData(self.model)
         self.substeps = round(1 / (RATE * self.model.opt.timestep))
-        self.mass, self.friction, self.randomise = mass, friction, randomise
-        self.tilt = tilt
+        self.mass, self.friction, self.randomise, self.tilt = mass, friction, randomise, tilt
         self.as_built = [np.array(x) for x in (self.model.body_mass, self.model.body_inertia, self.model.geom_friction)]
 
     def start(self, seed: int) -> np.ndarray:
@@ -138,6 +138,7 @@ class Robot:
         observation, action, fell, k = self.body.start(seed), np.zeros(ACTIONS), False, 0
         lost = np.random.default_rng([seed, 1]).random((steps, 2)) < self.args.loss
         self.log = []
+        self.connection.settimeout(SILENCE)
         try:
             while k < steps and not fell:
                 if not lost[k, 0]:
@@ -150,6 +151,7 @@ class Robot:
                 self.log.append(f"step {k} {text(before)} {text(action)} {reward!r}")
                 k += 1
         finally:
+            self.connection.settimeout(None)  # learning between episodes may take long
             self.life.motion += k / RATE
             self.life.used += k / RATE
         self.log.append(f"last {text(observation)}")

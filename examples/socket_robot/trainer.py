@@ -3,7 +3,8 @@
     python robot.py                                                        the robot, in another terminal
     python trainer.py train first --steps 25000                            train
     python trainer.py evaluate first/final.offrank                         ten episodes, and what they returned
-    python trainer.py train second --init first/final.offrank --episodes 50     fine-tune, on a robot that has changed
+    python trainer.py train first --steps 37500                            go on, maybe on a robot that has changed
+    python trainer.py train second --init first/final.offrank --episodes 50     or fine-tune the policy alone
 
 Kill either at any moment, in any way, and start it again by the same command. The trainer continues from its journal,
 with the next episode; when the robot is away, it waits for it. An episode that broke off is run again from its start,
@@ -19,7 +20,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, TypeVar
 
@@ -44,13 +45,14 @@ class Record:
     missing: list[int]  # steps whose observation did not arrive
 
 
-@dataclass
 class Robot:
-    """The client's end of the socket. It connects when it is needed, and again when the connection has broken."""
+    """The client's end of the socket. It connects when it is needed, and again when the connection has broken; after
+    `patience` seconds without a robot it gives up."""
 
-    port: int
-    patience: float = 60.0  # seconds without a robot before giving up
-    _connection: socket.socket | None = field(default=None, init=False)
+    def __init__(self, port: int, patience: float = 60.0):
+        self.port, self.patience = port, patience
+        self._connection: socket.socket | None = None
+        self._lines: TextIO
 
     def run(self, act: Callable[[np.ndarray, int], np.ndarray], seed: int, steps: int) -> Record:
         """One whole episode, begun again as often as it breaks off."""
@@ -203,5 +205,7 @@ def setting(words: str) -> tuple[str, float]:
 if __name__ == "__main__":
     try:
         main()
+    except offrank.UsageError as error:
+        sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         print("interrupted; start it again to continue")
