@@ -128,6 +128,59 @@ def test_short_episodes_count_their_own_steps() -> None:
     assert run.result["steps"] == 2 + 2 * 4 + 2 * HORIZON
 
 
+def carried_out(run: AskTell) -> np.ndarray:
+    """The actions (L, p) that a run learns from."""
+    return run._run.state.memory["replay.action"]
+
+
+def guided(journal: Path | None = None, **options: Any) -> AskTell:
+    small = {"warmup_steps": 1, "hidden": 4, "batch": 4, "step_noise": 0.1}
+    given: dict[str, Any] = {"low": -2.0, "high": 2.0, "horizon": HORIZON, "iterations": 2, "journal": journal}
+    return AskTell(offrank.Guided, 2, 2, **(given | small | options))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_actions_that_were_carried_out_are_learned_from(tmp_path, restart) -> None:
+    run, held = guided(tmp_path), np.linspace(-1, 1, 2 * HORIZON).reshape(HORIZON, 2)
+    for episode in run.ask():
+        run.tell(episode, **perform(episode), actions=held)
+        if restart:
+            run.close()
+            run = guided(tmp_path)
+    np.testing.assert_array_equal(carried_out(run)[:HORIZON], held.astype(np.float32))
+    np.testing.assert_array_equal(carried_out(run)[HORIZON + 1 : 2 * HORIZON + 1], held.astype(np.float32))
+
+
+def test_telling_the_actions_of_the_policy_changes_nothing() -> None:
+    silent, told = guided(iterations=1), guided(iterations=1)
+    for run in (silent, told):
+        for episode in run.ask():
+            ran = perform(episode)
+            own = [episode.act(o, k) for k, o in enumerate(ran["observations"][:-1])]
+            run.tell(episode, **ran, actions=own if run is told else None)
+    np.testing.assert_allclose(carried_out(told), carried_out(silent), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (np.zeros((HORIZON, 3)), r"actions of shape \(6, 3\): expected \(6, 2\) for 6 rewards"),
+        (np.zeros((HORIZON + 1, 2)), r"actions of shape \(7, 2\)"),
+        (np.full((HORIZON, 2), np.nan), "actions are not finite"),
+    ],
+)
+def test_actions_that_do_not_fit_are_refused(actions, message) -> None:
+    run = guided()
+    with pytest.raises(UsageError, match=message):
+        run.tell(run.ask()[0], **perform(run.ask()[0]), actions=actions)
+
+
+def test_actions_of_a_discrete_space_are_refused() -> None:
+    run = AskTell(offrank.ARS, 2, 3, discrete=True, horizon=HORIZON, iterations=2, **SMALL)
+    with pytest.raises(UsageError, match="discrete"):
+        run.tell(run.ask()[0], **perform(run.ask()[0], toy_envs.Choice()), actions=np.zeros((HORIZON, 3)))
+
+
 # --- limits
 
 

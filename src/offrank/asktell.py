@@ -192,6 +192,7 @@ class AskTell:
         observations: ArrayLike,
         terminated: bool = False,
         truncated: bool = False,
+        actions: ArrayLike | None = None,
     ) -> None:
         """Report an episode that was run.
 
@@ -201,6 +202,8 @@ class AskTell:
             observations: (T, n), before each step, or (T + 1, n) with the one after the last step.
             terminated: whether the task ended the episode (the robot fell).
             truncated: whether it was cut short for another reason (the battery was empty).
+            actions: (T, p), as carried out, where they may not be those of the episode's policy (a packet was lost, a
+                safety limit stepped in). Critics learn from them.
 
         Raises:
             UsageError: it was not asked for, was told before, or the arrays do not fit; or another AskTell goes on with
@@ -209,11 +212,13 @@ class AskTell:
         """
         self._check_owner()
         self._check_asked(episode)
-        trajectory = self._checked(episode, rewards, observations, terminated, truncated)
+        trajectory = self._checked(episode, rewards, observations, terminated, truncated, actions)
         if self._journal is not None:  # written first: from here on the episode is never asked for again
             arrays = {"observations": trajectory.observations, "rewards": trajectory.rewards}
             if trajectory.last_observation is not None:
                 arrays["last_observation"] = trajectory.last_observation
+            if trajectory.actions is not None:
+                arrays["actions"] = trajectory.actions
             save_arrays(self._file(episode.id), "episode", arrays, {"id": episode.id, "terminated": terminated})
         self._store(episode.id, trajectory)
         self._advance_if_complete()
@@ -306,7 +311,7 @@ class AskTell:
             observations, terminated = arrays["observations"], meta["terminated"]
             if "last_observation" in arrays:
                 observations = np.concatenate([observations, arrays["last_observation"][None]])
-            return self._checked(episode, arrays["rewards"], observations, terminated, truncated=True)
+            return self._checked(episode, arrays["rewards"], observations, terminated, True, arrays.get("actions"))
         except (KeyError, ValueError, EpisodeError) as error:
             what = f"it has no {error}" if isinstance(error, KeyError) else error
             raise FileFormatError(f"{path} is not an episode of this run: {what}") from error
@@ -338,7 +343,13 @@ class AskTell:
             raise UsageError(f"episode {episode.id} is of another run: its policy differs")
 
     def _checked(
-        self, episode: EpisodeToRun, rewards: ArrayLike, observations: ArrayLike, terminated: bool, truncated: bool
+        self,
+        episode: EpisodeToRun,
+        rewards: ArrayLike,
+        observations: ArrayLike,
+        terminated: bool,
+        truncated: bool,
+        actions: ArrayLike | None,
     ) -> Trajectory:
         r, o = _numbers("rewards", rewards), _numbers("observations", observations)
         n, T = self._run.space.obs_dim, len(r) if r.ndim == 1 else 0
@@ -352,7 +363,18 @@ class AskTell:
                 "truncated=True (it was cut short)"
             )
         check_finite(o, r, episode.seed)
-        return Trajectory(o[:T], r, bool(terminated), o[T] if len(o) > T else None)
+        done = None if actions is None else self._checked_actions(actions, T)
+        return Trajectory(o[:T], r, bool(terminated), o[T] if len(o) > T else None, done)
+
+    def _checked_actions(self, actions: ArrayLike, T: int) -> FloatArray:
+        a, space = _numbers("actions", actions), self._run.space
+        if space.discrete:
+            raise UsageError("actions are for robots with continuous ones: the action space is discrete")
+        if a.shape != (T, space.act_dim):
+            raise UsageError(f"actions of shape {a.shape}: expected ({T}, {space.act_dim}) for {T} rewards")
+        if not np.isfinite(a).all():
+            raise UsageError("actions are not finite")
+        return a
 
 
 def _numbers(name: str, values: ArrayLike) -> FloatArray:

@@ -39,7 +39,7 @@ class Ran:
                 new = replay.rows(trajectory, generation.policy, theta, *how)
                 new["action"] = generation.space.clip(new["action"])
                 noise = self.request.step_noise(i)
-                if noise is not None:
+                if noise is not None and trajectory.actions is None:
                     T = len(trajectory.rewards)
                     new["action"][:T] = generation.space.clip(new["action"][:T] + noise[:T].astype(np.float32))
                 made.append(new)

@@ -102,4 +102,5 @@ def _cut(trajectory: Trajectory, h: int) -> Trajectory:
     if len(trajectory.rewards) <= h:
         return trajectory
     seen = trajectory.observations
-    return Trajectory(seen[:h], trajectory.rewards[:h], terminated=False, last_observation=seen[h])
+    actions = None if trajectory.actions is None else trajectory.actions[:h]
+    return Trajectory(seen[:h], trajectory.rewards[:h], terminated=False, last_observation=seen[h], actions=actions)

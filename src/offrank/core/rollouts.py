@@ -71,6 +71,7 @@ class Trajectory:
     rewards: FloatArray  # (T,), as the environment returned them
     terminated: bool  # whether the task ended the episode; False if the horizon did
     last_observation: FloatArray | None = None  # (n,), after the last step
+    actions: FloatArray | None = None  # (T, p) as carried out, where they are not those of the policy
 
     @property
     def last(self) -> FloatArray:
@@ -96,10 +97,8 @@ class Episode:
         deviation = observations - mean
         kept = None
         if keep:
-            last = trajectory.last_observation
-            kept = Trajectory(
-                observations.copy(), rewards.copy(), trajectory.terminated, None if last is None else last.copy()
-            )
+            last, actions = (None if x is None else x.copy() for x in (trajectory.last_observation, trajectory.actions))
+            kept = Trajectory(observations.copy(), rewards.copy(), trajectory.terminated, last, actions)
         return Episode(float(rewards.sum()), len(rewards), mean, (deviation * deviation).sum(axis=0), kept)
 
 

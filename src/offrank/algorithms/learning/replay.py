@@ -69,6 +69,8 @@ def rows(
     for name, value in values.items():
         out[name] = np.zeros((T + 1, *like[name].shape[1:]), dtype=like[name].dtype)
         out[name][: len(value)] = value
+    if trajectory.actions is not None:
+        out["action"][:T] = trajectory.actions
     return out
 
 
