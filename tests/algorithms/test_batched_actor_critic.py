@@ -84,6 +84,22 @@ def test_lessons_together_are_the_lessons_one_by_one(device: str, policy: str, s
 
 
 @pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("before", [0, 1])
+def test_the_actor_waits_for_its_critics(device: str, before: int) -> None:
+    learners = alive(3)
+    for learner in learners:
+        learner.learner = learner.lesson(before).carry_out()
+    lessons = [replace(learners[k].lesson(45), alone=alone) for k, alone in enumerate((45, 21, 0))]
+    together = ActorCriticTrainer(device, SameDraws).train(lessons, learners)
+    for lesson, other in zip(lessons, together, strict=True):
+        one = lesson.carry_out()
+        assert_close(one, other)
+        still = np.array_equal(one["actor.theta"], lesson.learner["actor.theta"])
+        assert still == (lesson.alone == 45) and one["actor.second"].any()
+    assert np.array_equal(together[0]["actor.theta"], lessons[0].learner["actor.theta"])
+
+
+@pytest.mark.parametrize("device", devices())
 def test_runs_with_other_rates_and_targets_learn_together(device: str) -> None:
     learners = alive(3)
     learners[1].settings = replace(learners[1].settings, critic_rate=2e-3, actor_rate=1e-4, slow=0.5, reward_unit=1.0)

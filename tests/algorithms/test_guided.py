@@ -555,3 +555,18 @@ def test_iterations_answered_in_one_go_are_those_of_a_run() -> None:
     state, metrics = answered(algorithm.iteration(algorithm.start(0)), engine().run)
     other, _, log = iterate(algorithm, 1)
     assert np.array_equal(state.memory["replay.state"], other.memory["replay.state"]) and metrics == log[0]
+
+
+def test_a_policy_to_start_from_is_kept_until_the_critics_know_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    lessons: list[ActorCriticLesson] = []
+    carry_out = ActorCriticLesson.carry_out
+    monkeypatch.setattr(ActorCriticLesson, "carry_out", lambda self: (lessons.append(self), carry_out(self))[1])
+    first = offrank.Guided("toy_envs:Point-v0", workers=0, **ROBOT).learn(iterations=3, eval_every=0).policy
+    lessons.clear()
+    offrank.Guided("toy_envs:Point-v0", workers=0, init=first, **ROBOT).learn(iterations=6, eval_every=0)
+    steps = [lesson.updates for lesson in lessons]
+    assert lessons[0].alone == steps[0] - 16 == 16 * (ROBOT["warmup_steps"] // 16)  # 2 episodes of 8 steps each
+    assert all(lesson.alone == 0 and lesson.updates == 16 for lesson in lessons[1:])
+    lessons.clear()
+    offrank.Guided("toy_envs:Point-v0", workers=0, **ROBOT).learn(iterations=6, eval_every=0)
+    assert all(lesson.alone == 0 and lesson.updates == 16 for lesson in lessons)

@@ -108,6 +108,8 @@ class Guided(Algorithm):
         steps = sum(some.rollouts.steps for some in everything)
         after = replace(state, normalizer=normalizer, iteration=state.iteration + 1)
         if state.steps + steps >= settings.warmup_steps:
+            first = bool(memory["near"]) and int(memory["critic.step"]) == 0
+            alone = int(settings.ratio * state.steps) if first else 0  # before an actor that can do something follows
             owed = float(memory["owed"]) + settings.ratio * steps
             memory["owed"] = np.array(owed % 1)
             memory |= yield ActorCriticLesson(
@@ -117,9 +119,10 @@ class Guided(Algorithm):
                 whitening=normalizer.freeze(),
                 learner={name: memory[name] for name in memory if name.startswith(("critic.", "actor."))},
                 replay=part(memory, "replay."),
-                updates=int(owed),
+                updates=alone + int(owed),
                 seed=state.seed,
                 iteration=state.iteration,
+                alone=alone,
             )
         return replace(after, memory=memory), metrics
 

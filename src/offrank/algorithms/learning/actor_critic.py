@@ -78,6 +78,7 @@ class ActorCriticLesson(Lesson):
     updates: int
     seed: int
     iteration: int
+    alone: int = 0  # in the first updates the actor does not move, though its moments do
 
     @property
     def batch_key(self) -> Hashable:
@@ -102,13 +103,14 @@ class ActorCriticLesson(Lesson):
         """
         nets, actor = networks.unpack(part(self.learner, "critic.")), _copies(part(self.learner, "actor."))
         twins = [[one(net, which) for net in nets] for which in range(2)]
-        step = int(self.learner["critic.step"])
+        step = before = int(self.learner["critic.step"])
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             for at, eps in self._draws():
                 step += 1
                 z = self._update_critics(twins, actor["theta"], at, eps, step)
                 if step % ACTOR_EVERY == 0:
-                    self._update_actor(twins[0][0], actor, z, step // ACTOR_EVERY)
+                    rate = self.settings.actor_rate if step > before + self.alone else 0.0
+                    self._update_actor(twins[0][0], actor, z, networks.step_size(rate, step // ACTOR_EVERY))
         return self.outcome(nets, actor)
 
     def outcome(self, nets: Sequence[Memory], actor: Memory) -> Memory:
@@ -174,7 +176,7 @@ class ActorCriticLesson(Lesson):
             networks.follow(slow, q, share)
         return z
 
-    def _update_actor(self, critic: Memory, actor: Memory, z: Floats, step: int) -> None:
+    def _update_actor(self, critic: Memory, actor: Memory, z: Floats, size: float) -> None:
         """One step of Adam up the first critic's value, in place."""
         scale, theta = half_range(self.space, self.policy.p), actor["theta"]
         raw = self.policy.act_together(theta, z)
@@ -182,7 +184,6 @@ class ActorCriticLesson(Lesson):
         g = critics.input_gradient(critic, np.concatenate([z, action / scale], axis=1))[:, self.policy.n :] / scale
         g = np.where((raw - action) * g > 0, 0, g)  # beyond the box only the way back counts
         downhill = -self.policy.pull_back(theta, z, g) / np.float32(len(z))
-        size = networks.step_size(self.settings.actor_rate, step)
         networks.adam({"": theta}, {"": downhill}, {"": actor["first"]}, {"": actor["second"]}, size)
 
     def _normalised(self, rows: IntArray) -> Floats:

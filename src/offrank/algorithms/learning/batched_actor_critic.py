@@ -202,8 +202,9 @@ def _rates(lessons: Sequence[ActorCriticLesson], runs: int, updates: int) -> tup
         own = critics[before : before + lesson.updates, :, :, r]
         own[:, :3] = adam_rates(settings.critic_rate, step, lesson.updates)[..., None]
         own[:, 3] = settings.slow
-        moves = (step + lesson.updates) // ACTOR_EVERY - step // ACTOR_EVERY
+        moves, still = ((step + k) // ACTOR_EVERY - step // ACTOR_EVERY for k in (lesson.updates, lesson.alone))
         actors[:moves, :, r] = adam_rates(settings.actor_rate, step // ACTOR_EVERY, moves)
+        actors[:still, 2, r] = 0
     return critics.reshape(graphs, UNROLLED, 4, 2 * runs, 1), actors.reshape(graphs, PAIRS, 3, runs, 1)
 
 
