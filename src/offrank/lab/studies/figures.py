@@ -143,49 +143,55 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
 
 def quartile_curves(rows: Iterable[Row]) -> Any:
     """Median of the mean return and the band between its quartiles, one panel per task with all of its variants."""
-    found = groups(rows)
-    numbers, several = _numbers(found), engines_differ(found)
 
-    def draw(axes: Any, task: str) -> None:
-        members = [g for g in found if g.task == task]
-        for group in members:
-            name = name_of(group, several)
-            look = style(numbers[name])
-            steps, returns = curves_over_steps(group.rows)
-            low, middle, high = np.percentile(returns, [25, 50, 75], axis=0)
-            axes.fill_between(steps, low, high, color=look["color"], alpha=0.2, lw=0)
-            label = f"{name}, {len(group.rows)} runs"
-            axes.plot(steps, middle, color=look["color"], ls=look["ls"], lw=1.8, label=label)
-        _threshold_line(axes, members[0].rows[0]["threshold"])
+    def draw(axes: Any, group: Group, name: str, colour: str, dashes: Any) -> None:
+        steps, returns = curves_over_steps(group.rows)
+        low, middle, high = np.percentile(returns, [25, 50, 75], axis=0)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0)
+        axes.plot(steps, middle, color=colour, ls=dashes, lw=1.8, label=f"{name}, {len(group.rows)} runs")
+
+    def finish(axes: Any, task: str, threshold: float | None) -> None:
+        _threshold_line(axes, threshold)
         _finish(axes, task, "environment steps of training")
 
-    return panels(_tasks(found), draw)
+    return _task_panels(rows, draw, finish)
 
 
 def arrival_curves(rows: Iterable[Row]) -> Any:
     """The share of runs that reached the threshold (Kaplan-Meier) with its 95 % band, one panel per task with its
     variants. Ticks are runs that ended before."""
+
+    def draw(axes: Any, group: Group, name: str, colour: str, dashes: Any) -> None:
+        steps, share, low, high = (np.concatenate([[0.0], side]) for side in arrivals(group.reached, group.spent))
+        label = f"{name}, {sum(r is not None for r in group.reached)} of {len(group.rows)}"
+        axes.fill_between(steps, low, high, step="post", color=colour, alpha=0.2, lw=0)
+        axes.step(steps, share, where="post", color=colour, ls=dashes, lw=1.8, label=label)
+        ended = np.array([s for r, s in zip(group.reached, group.spent, strict=True) if r is None])
+        axes.plot(ended, share[np.searchsorted(steps, ended, side="right") - 1], "|", color=colour, ms=9)
+
+    def finish(axes: Any, task: str, threshold: float | None) -> None:
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_xlim(left=0)
+        _finish(axes, f"{task}, return {threshold:g}", "environment steps of training", "share of runs that arrived")
+
+    return _task_panels(rows, draw, finish)
+
+
+def _task_panels(rows: Iterable[Row], draw: Callable[..., None], finish: Callable[..., None]) -> Any:
+    """One panel per task: `draw(axes, group, name, colour, dashes)` of each variant, then `finish(axes, task,
+    threshold)`."""
     found = groups(rows)
     numbers, several = _numbers(found), engines_differ(found)
 
-    def draw(axes: Any, task: str) -> None:
+    def draw_panel(axes: Any, task: str) -> None:
         members = [g for g in found if g.task == task]
         for group in members:
             name = name_of(group, several)
-            look = {key: value for key, value in style(numbers[name]).items() if key != "marker"}
-            steps, share, low, high = (np.concatenate([[0.0], side]) for side in arrivals(group.reached, group.spent))
-            axes.fill_between(steps, low, high, step="post", color=look["color"], alpha=0.2, lw=0)
-            count = sum(r is not None for r in group.reached)
-            axes.step(steps, share, where="post", lw=1.8, **look, label=f"{name}, {count} of {len(group.rows)}")
-            ended = np.array([s for r, s in zip(group.reached, group.spent, strict=True) if r is None])
-            at = share[np.searchsorted(steps, ended, side="right") - 1]
-            axes.plot(ended, at, "|", color=look["color"], ms=9)
-        axes.set_ylim(-0.03, 1.03)
-        axes.set_xlim(left=0)
-        title = f"{task}, return {members[0].rows[0]['threshold']:g}"
-        _finish(axes, title, "environment steps of training", "share of runs that arrived")
+            look = style(numbers[name])
+            draw(axes, group, name, look["color"], look["ls"])
+        finish(axes, task, members[0].rows[0]["threshold"])
 
-    return panels(_tasks(found), draw)
+    return panels(_tasks(found), draw_panel)
 
 
 def band_panels(found: Sequence[Group], combinations: bool) -> dict[str, list[Group]]:
