@@ -40,7 +40,7 @@ class Space:
     @property
     def box_key(self) -> Hashable:
         """Equal for equal boxes."""
-        return None if self.box is None else tuple(bound.tobytes() for bound in self.box)
+        return None if (box := self.box) is None else tuple(bound.tobytes() for bound in box)
 
     def choose(self, outputs: FloatArray) -> IntArray:
         """The discrete actions for outputs (..., p): of each part, the index of the largest output."""
@@ -52,6 +52,6 @@ class Space:
 
     def clip(self, outputs: Any) -> Any:
         """Outputs (..., p) within their box, in their own precision."""
-        if self.box is None:
+        if (box := self.box) is None:
             return outputs
-        return np.clip(outputs, *(bound.astype(outputs.dtype) for bound in self.box))
+        return np.clip(outputs, *(bound.astype(outputs.dtype) for bound in box))

@@ -142,9 +142,9 @@ class TrainedPolicy:
             if values.shape != (size,) or values.dtype != np.float64:
                 given = f"{name} of shape {values.shape} and type {values.dtype}"
                 raise FileFormatError(f"{given}: a policy {self.kind.name} needs {size} float64 numbers")
-        parts = len(self.choices) or p
-        if self.shape is not None and math.prod(self.shape) != parts:
-            raise FileFormatError(f"actions of shape {self.shape}: the policy has {parts}")
+        has = f"{len(self.choices)} choices" if self.choices else f"{p} outputs"
+        if self.shape is not None and math.prod(self.shape) != (len(self.choices) or p):
+            raise FileFormatError(f"actions of shape {self.shape}: the policy has {has}")
         if self.choices and (not self.discrete or min(self.choices) < 1 or sum(self.choices) != p):
             raise FileFormatError(f"choices {self.choices} of a discrete action: the policy has {p} outputs")
         if not all(np.isfinite(values).all() for values in (self.theta, self.whitening.mean, self.whitening.scale)):

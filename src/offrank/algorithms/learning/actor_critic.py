@@ -213,9 +213,9 @@ def normalised(whitening: Whitening, states: Floats) -> Floats:
 
 def half_range(space: Space, p: int) -> Floats:
     """Half of the range (p,) of each action; 1 without bounds."""
-    if space.box is None:
+    if (box := space.box) is None:
         return np.ones(p, dtype=np.float32)
-    low, high = space.box
+    low, high = box
     half: Any = (high - low) / 2
     return np.where(np.isfinite(half) & (half > 0), half, 1.0).astype(np.float32)
 

@@ -223,9 +223,9 @@ def upload(array: Any, device: str) -> Tensor:
 
 def bounds_on(space: Space, device: str) -> Bounds:
     """The environment's box on the device, as low (p,) and high (p,); None if it has none."""
-    if space.box is None:
+    if (box := space.box) is None:
         return None
-    low, high = (upload(bound.astype(np.float32), device) for bound in space.box)
+    low, high = (upload(bound.astype(np.float32), device) for bound in box)
     return low, high
 
 
