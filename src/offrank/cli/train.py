@@ -100,7 +100,9 @@ def add_parser(verbs: Any) -> None:
     limits.add_argument("--iterations", type=count)
     limits.add_argument("--threshold", type=threshold, metavar="X|none", help="mean return at which to stop")
     limits.add_argument("--eval-every", type=natural, metavar="K", help="iterations between evaluations (10; 0: none)")
-    limits.add_argument("--eval-steps", type=count, metavar="K", help="steps between evaluations, instead (guided 5k, cem* 10k)")
+    limits.add_argument(
+        "--eval-steps", type=count, metavar="K", help="steps between evaluations, instead (guided 5k, cem* 10k)"
+    )
     limits.add_argument("--eval-episodes", type=count, metavar="K", help="episodes per evaluation (100)")
     limits.add_argument(
         "--confirm-episodes", type=count, metavar="K", help="evaluate again if the threshold is reached: that decides"
