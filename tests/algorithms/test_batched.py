@@ -228,11 +228,16 @@ def test_a_lesson_waits_for_others_of_its_key_but_not_forever(
     for one, learner in zip(runs, learners, strict=True):
         queue.add(one, learner.lesson()[0])
     assert len(queue.due(runs, idle=False)) == 4  # all runs with this key are waiting
-    queue.add(runs[0], learners[0].lesson()[0])
-    assert queue.due(runs, idle=False) == []  # one of four waits
-    monkeypatch.setattr(drive_module, "PATIENCE", 0.0)
-    assert [done[0] for done in queue.due(runs, idle=False)] == [runs[0]]
-    monkeypatch.setattr(drive_module, "PATIENCE", 1e9)
+    key, clock = next(iter(queue._took)), [0.0]
+    monkeypatch.setattr(drive_module.time, "monotonic", lambda: clock[0])
+    queue._took[key] = 2.0
+    for r in range(3):
+        queue.add(runs[r], learners[r].lesson()[0])
+    clock[0] = 1.9
+    assert queue.due(runs, idle=False) == []  # three of four wait, shorter than the last batch took
+    clock[0] = 2.0
+    assert [done[0] for done in queue.due(runs, idle=False)] == runs[:3]
+    queue._took[key] = 1e9
     queue.add(runs[0], learners[0].lesson()[0])
     assert len(queue.due(runs, idle=True)) == 1  # nothing else to do
     queue.add(runs[0], learners[0].lesson()[0])

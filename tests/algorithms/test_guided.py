@@ -151,9 +151,9 @@ def _targets(made: Any, nets: list[Memory], theta: Any, at: Any, eps: Any) -> tu
     return seen[0]
 
 
-@pytest.mark.parametrize("how", [{}, {"level": False}, {"reward_unit": 0.0}, {"reward_unit": 4.0}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"level": False}, {"reward_unit": 0.0}, {"reward_unit": 4.0, "pessimism": 0.25}], ids=str)
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_targets_are_the_smaller_of_the_slow_copies_after_n_steps_and_end_with_the_episode(
+def test_targets_are_by_the_slow_copies_after_n_steps_and_end_with_the_episode(
     n_steps: int, how: dict[str, Any]
 ) -> None:
     made, random = lesson(discount=0.5, n_steps=n_steps, ends=True, **how), np.random.default_rng(3)
@@ -172,7 +172,8 @@ def test_targets_are_the_smaller_of_the_slow_copies_after_n_steps_and_end_with_t
     later = made.replay["state"][at + ahead]
     action = np.clip(np.clip(made.policy.act(theta, later), LOW, HIGH) + eps * scale, LOW, HIGH)
     inputs = np.concatenate([later, action / scale], axis=1).astype(np.float32)
-    values = np.minimum(*(critics.forward(actor_critic.one(slow, which), inputs)[2][:, 0] for which in range(2)))
+    twins = [critics.forward(actor_critic.one(slow, which), inputs)[2][:, 0] for which in range(2)]
+    values = np.mean(twins, axis=0) - made.settings.pessimism * np.abs(twins[0] - twins[1]) / 2
     ended = left <= n_steps
     rows = made.replay["ahead"] > 0
     gain, boot = made.replay["gain"][rows].astype(float), made.replay["boot"][rows].astype(float)
@@ -483,6 +484,7 @@ def test_a_small_task_is_learned_in_seconds(policy: str) -> None:
         ({"ratio": 0}, "ratio = 0.0: must be positive"),
         ({"action_change": -1}, "action_change = -1.0: must be positive"),
         ({"n_steps": 0}, "n_steps = 0: must be at least 1"),
+        ({"pessimism": 1.5}, r"pessimism = 1.5: must be in \[0, 1\]"),
         ({"population": 0}, "population = 0: must be at least 1"),
         ({"warmup_steps": 0}, "warmup_steps = 0: must be at least 1"),
         ({"batch": 0}, "batch = 0: must be at least 1"),

@@ -24,7 +24,7 @@ from offrank.engines.base import Engine
 from offrank.runs.run import Run
 
 POLL = 0.1  # maximum number of seconds between checks of signals and updates of the progress display
-PATIENCE = 0.25  # maximum number of seconds that a lesson waits for others of its batch
+PATIENCE = 0.25  # seconds that the first lesson of a kind waits for others
 
 
 class Signals:
@@ -63,14 +63,16 @@ def catching_signals(engine: Engine | None = None) -> Iterator[Signals]:
 class LessonQueue:
     """Lessons waiting for a device, grouped by batch key.
 
-    A batch is carried out when more than half of the runs with lessons of its key are waiting, after PATIENCE seconds,
-    or if there is nothing else to do. Runs without such lessons do not count.
+    A batch takes about as long for many runs as for few. So it is carried out when all runs with lessons of its key are
+    waiting, when the first has waited for as long as the last such batch took, or if there is nothing else to do. Runs
+    without such lessons do not count.
     """
 
     def __init__(self, device: str):
         self._device = device
         self._waiting: dict[Hashable, list[tuple[Run, Lesson]]] = defaultdict(list)
         self._since: dict[Hashable, float] = {}  # time at which the first of them was added
+        self._took: dict[Hashable, float] = {}  # seconds of the last batch
         self._kind: dict[Run, Hashable] = {}  # key of a run's last lesson
 
     def add(self, run: Run, lesson: Lesson) -> None:
@@ -92,13 +94,15 @@ class LessonQueue:
         for key in list(self._waiting):
             waiting = self._waiting[key] = [(run, lesson) for run, lesson in self._waiting[key] if run in going]
             peers = sum(kind == key for kind in self._kind.values())
-            patient = time.monotonic() - self._since[key] < PATIENCE
-            if waiting and not idle and patient and 2 * len(waiting) <= peers:
+            began = time.monotonic()
+            patient = began - self._since[key] < self._took.get(key, PATIENCE)
+            if waiting and not idle and patient and len(waiting) < peers:
                 continue
             del self._waiting[key], self._since[key]
             if waiting:
                 runs, lessons = zip(*waiting, strict=True)
                 outcomes = type(lessons[0]).carry_out_together(lessons, runs, self._device)
+                self._took[key] = time.monotonic() - began
                 done += [(run, lesson, outcome) for (run, lesson), outcome in zip(waiting, outcomes, strict=True)]
         return done
 
@@ -159,7 +163,7 @@ class _Drive:
                 run, request = self._waiting.pop(ticket)
                 self._receive(run, request, outcome)
         if self._lessons is not None:
-            for run, lesson, learned in self._lessons.due(self.active, idle=not completed):
+            for run, lesson, learned in self._lessons.due(self.active, idle=not self._waiting):
                 self._receive(run, lesson, learned)
 
     def _receive(self, run: Run, work: Work, outcome: Outcome | OffrankError) -> None:

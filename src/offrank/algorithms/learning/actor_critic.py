@@ -42,6 +42,7 @@ class ActorCriticSettings(TD3Settings):
     critic_rate: float = 3e-4
     slow: float = 0.05  # share by which the slow copies follow, per update: ten times TD3's, to spread values sooner
     n_steps: int = 2  # steps of real rewards in a target
+    pessimism: float = 1.0  # 1: targets by the smaller of the critics; 0: by their mean
     level: bool = True  # whether the critics learn how values differ from a common level
     reward_unit: float = 5.0  # deviations of the rewards that are 1 to the critics; 0: rewards as paid
 
@@ -49,8 +50,15 @@ class ActorCriticSettings(TD3Settings):
         super().check()
         if self.n_steps < 1:
             raise UsageError(f"n_steps = {self.n_steps}: must be at least 1")
+        if not 0 <= self.pessimism <= 1:
+            raise UsageError(f"pessimism = {self.pessimism}: must be in [0, 1]")
         if self.reward_unit < 0:
             raise UsageError(f"reward_unit = {self.reward_unit}: must not be negative")
+
+    @property
+    def optimism(self) -> float:
+        """How far a target lies from the smaller of the critics towards the larger."""
+        return (1 - self.pessimism) / 2
 
 
 def new_learner(settings: TD3Settings, policy: Policy, theta: FloatArray, seed: int) -> Memory:
@@ -166,7 +174,9 @@ class ActorCriticLesson(Lesson):
         action = self.space.clip(self.space.clip(self.policy.act_together(theta, later)) + eps * scale)
         now = np.concatenate([z, replay["action"][at] / scale], axis=1)
         then = np.concatenate([later, action / scale], axis=1)
-        beyond = np.minimum(*(critics.forward(slow, then)[2] for _, slow, _, _ in twins))
+        values = [critics.forward(slow, then)[2] for _, slow, _, _ in twins]
+        low, high = np.minimum(*values), np.maximum(*values)
+        beyond = low + np.float32(settings.optimism) * (high - low)
         gain, boot = replay["gain"][at, None], replay["boot"][at, None]
         level, unit = self.scale
         y = (gain - level * (1 - boot)) / unit + boot * beyond

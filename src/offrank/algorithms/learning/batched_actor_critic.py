@@ -120,6 +120,7 @@ class ActorCriticTrainer(DeviceTrainer[ActorCriticLesson, _Made]):
     ) -> list[Memory | OffrankError]:
         batch, rows = made.batch, _Rows(lessons, replays, self._draws, self._device)
         batch.critics.load([part(lesson.learner, "critic.") for lesson in lessons])
+        batch.critics.optimism[: len(lessons), 0, 0] = torch.tensor([lesson.settings.optimism for lesson in lessons])
         for name, place in _moving(batch).items():
             place.zero_()
             place[: len(lessons)] = torch.as_tensor(np.stack([lesson.learner[f"actor.{name}"] for lesson in lessons]))

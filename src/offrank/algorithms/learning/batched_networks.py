@@ -115,6 +115,7 @@ class CriticBatch:
         self.inputs = zeros(2, 2, runs, updates, batch, columns)  # at which the critics are trained; of their targets
         self.gain, self.boot = zeros(runs, updates, batch, 1), zeros(runs, updates, batch, 1)
         self.rates = zeros(updates, 4, 2 * runs, 1)  # Adam's, and the shares by which the slow copies follow
+        self.optimism = zeros(runs, 1, 1)  # how far targets lie from the smaller slow copy towards the larger
         self.h1, self._h2 = zeros(4 * runs, batch, wide), zeros(4 * runs, batch, wide)
         for ones in (self.inputs[..., layout.inputs], self.h1[..., layout.hidden], self._h2[..., layout.hidden]):
             ones.fill_(1)
@@ -149,7 +150,8 @@ class CriticBatch:
         y2, kept2 = layout.forward(torch.bmm(self.h1, w2))
         torch.clamp(y2, min=0, out=self._h2[..., :hidden])
         out, slow = torch.bmm(self._h2, w3).view(2, 2, runs, -1, 1)
-        y = torch.addcmul(self.gain[:, u], self.boot[:, u], torch.minimum(slow[0], slow[1]))
+        beyond = torch.lerp(torch.minimum(*slow), torch.maximum(*slow), self.optimism)
+        y = torch.addcmul(self.gain[:, u], self.boot[:, u], beyond)
         # gradient of the mean squared error of each critic
         half = 2 * runs
         h1, h2, w2, w3 = self.h1[:half], self._h2[:half], w2[:half], w3[:half]
