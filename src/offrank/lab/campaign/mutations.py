@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ JUNK: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**63, 10**15, 10**30, 0.5, -1e308, 1e160, float("nan"), float("inf"), "", "x" * 3000,
     "\x00", "../../etc/passwd", f"{EVIL}:Env-v0", "Hopper-v3", "linear", "mlp:99999,99999", [], [1, "a"], {}, {"a": {}},
 )  # fmt: skip
+
+
+def junk(random: Generator) -> Any:
+    """One of them, which may be changed further."""
+    return deepcopy(JUNK[int(random.integers(len(JUNK)))])
 
 
 def mutate_json(data: Any, random: Generator) -> Any:
@@ -34,9 +40,9 @@ def mutate_json(data: Any, random: Generator) -> Any:
             elif change < 0.3 and isinstance(at, dict):
                 at[f"{key}x"] = at[key]
             else:
-                at[key] = JUNK[int(random.integers(len(JUNK)))]
+                at[key] = junk(random)
             break
-    return data if random.random() < 0.97 else JUNK[int(random.integers(len(JUNK)))]
+    return data if random.random() < 0.97 else junk(random)
 
 
 def mutate_array(array: Any, random: Generator) -> Any:
