@@ -782,6 +782,12 @@ def test_help_and_version(offrank) -> None:
     assert re.fullmatch(r"offrank \d+\.\d+\.\d+\S*\n", outcome.out)
 
 
+def test_where_a_threshold_may_end_the_run_the_time_left_is_at_most(offrank) -> None:
+    brief = [*POINT, "--iterations", "2", "--eval-every", "1"]
+    assert re.search(r"steps/s, at most 0:0\d left\n", offrank(*brief, "--threshold", "1e9", "--out", "a").err)
+    assert re.search(r"steps/s, 0:0\d left\n", offrank(*brief, "--threshold", "none", "--out", "b").err)
+
+
 def test_tensorboard_writes_its_own_files(offrank) -> None:
     pytest.importorskip("tensorboardX")
     offrank(*POINT, "--out", "run", "--tensorboard")
