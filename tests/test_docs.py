@@ -305,6 +305,13 @@ def test_the_version_is_the_same_everywhere() -> None:
 LONG = {"architecture.md", "notebook/README.md", "reference/python.md"}  # not for a user's one question
 
 
+@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+def test_lists_begin_after_an_empty_line(page: Path) -> None:
+    """Or the site shows them as a paragraph."""
+    item = r"(?:- |\d+\. )"
+    assert not re.findall(rf"^(?!{item}| |\n).+\n{item}.*", prose(page), re.M)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_pages_are_short_and_wrapped(page: Path) -> None:
     lines = page.read_text(encoding="utf-8").split("\n")
