@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 SOURCES = pyproject.toml setup.py src/offrank/engines/native/_rollout.c
+CODE = src tests examples docs results README.md CHANGELOG.md CONTRIBUTING.md setup.py pyproject.toml  # not scripts of yours
 DEMO_SEED ?= 1
 DEMO_STEPS ?= 100k
 
@@ -20,8 +21,8 @@ test-gpu: $(VENV)/.installed-dev  # the warp engine in full: needs an NVIDIA GPU
 	$(BIN)/python -m pytest -rA --gpu tests/engines/test_warp.py tests/algorithms/test_batched.py tests/algorithms/test_batched_td3.py tests/algorithms/test_batched_actor_critic.py tests/policies/test_policies.py
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-docs  # runs the notebooks; fails if a cell does, or on a broken link
