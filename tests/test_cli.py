@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import offrank as offrank_package
 from commands import Outcome
@@ -815,6 +816,21 @@ def test_record_writes_a_video(offrank, opengl) -> None:
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.startswith(f"{Path('films/a.mp4')}: 6 frames")
     assert b"ftyp" in Path("films/a.mp4").read_bytes()[:32]
+
+
+def test_record_tells_a_person_at_a_terminal_that_it_takes_a_while(offrank, opengl, monkeypatch) -> None:
+    offrank(*SWIMMER, "--out", "run")
+    monkeypatch.setattr("offrank.cli.show.sys.stderr.isatty", lambda: True)
+    outcome = offrank("record", "run", "--out", "a.gif", "--steps", "2", "--width", "64", "--height", "48")
+    assert outcome.err == "rendering a.gif: without a GPU about ten frames per second\n"
+
+
+@pytest.mark.parametrize(("task", "frames", "duration"), [("Swimmer-v3", 5, 40), ("Hopper-v3", 2, 20)])
+def test_a_gif_is_shown_at_the_speed_of_the_task(task: str, frames: int, duration: int, offrank, opengl) -> None:
+    offrank("train", task, *SHORT, "--iterations", "1", "--out", "run")
+    offrank("record", "run", "--out", "a.gif", "--steps", "4", "--width", "64", "--height", "48")
+    with Image.open("a.gif") as film:
+        assert (film.n_frames, film.info["duration"]) == (frames, duration)
 
 
 def test_record_needs_neither_a_display_nor_a_setting(offrank, opengl, tmp_path) -> None:

@@ -40,9 +40,10 @@ def record(args: argparse.Namespace) -> int:
     saved = saved_of(args)
     runner = open_rendered(saved, "rgb_array", (args.width, args.height))
     playing = play_episodes(runner, saved, args.seed, args.episodes, args.steps)
-    print(f"rendering {args.out}: without a GPU about ten frames per second", file=sys.stderr)
+    if sys.stderr.isatty():
+        print(f"rendering {args.out}: without a GPU about ten frames per second", file=sys.stderr)
     frames, total, length = write_video(args.out, runner, saved, playing)
-    print(f"{args.out}: {frames} frames at {frame_rate(runner):g} per second, {_last_episode(total, length)}")
+    print(f"{args.out}: {frames} frames, {_last_episode(total, length)}")
     return 0
 
 
