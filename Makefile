@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 SOURCES = pyproject.toml setup.py src/offrank/engines/native/_rollout.c
+CODE = src tests examples docs results README.md CHANGELOG.md CONTRIBUTING.md setup.py pyproject.toml  # not scripts of yours
 DEMO_SEED ?= 1
 DEMO_STEPS ?= 100k
 
@@ -20,14 +21,14 @@ test-gpu: $(VENV)/.installed-dev  # the warp engine in full: needs an NVIDIA GPU
 	$(BIN)/python -m pytest -rA --gpu tests/engines/test_warp.py tests/algorithms/test_batched.py tests/algorithms/test_batched_td3.py tests/algorithms/test_batched_actor_critic.py tests/policies/test_policies.py
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-docs  # runs the notebooks; fails if a cell does, or on a broken link
 	rm -rf build/docs site && mkdir -p build/docs
 	cp -R README.md CHANGELOG.md LICENSE docs examples results build/docs
-	$(BIN)/jupyter nbconvert --to markdown --execute --log-level ERROR --output-dir build/docs/examples examples/*.ipynb
+	$(BIN)/jupyter nbconvert --to markdown --execute --log-level ERROR --KernelManager.transport=ipc --output-dir build/docs/examples examples/*.ipynb
 	find build/docs -name '*.md' -exec sed -i.bak 's/\.ipynb)/.md)/g' {} + && find build/docs -name '*.bak' -delete
 	$(BIN)/zensical build --strict --clean
 

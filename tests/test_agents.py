@@ -141,8 +141,8 @@ def test_actions_with_several_discrete_parts(algorithm: type, tmp_path: Path) ->
     assert np.array_equal(learner.predict(observations[0])[0], actions[0])
     learner.save(tmp_path / "a.offrank")
     assert np.array_equal(offrank.load(tmp_path / "a.offrank").predict(observations)[0], actions)
-    with pytest.raises(UsageError, match="MultiDiscrete actions cannot be exported"):
-        offrank.export(learner, "json", tmp_path / "a.json")
+    offrank.export(learner, "json", tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text())["choices"] == [3, 2]
 
 
 def test_choices_of_a_file_are_checked_and_must_be_those_of_the_environment() -> None:

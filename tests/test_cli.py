@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import offrank as offrank_package
 from commands import Outcome
@@ -782,6 +783,12 @@ def test_help_and_version(offrank) -> None:
     assert re.fullmatch(r"offrank \d+\.\d+\.\d+\S*\n", outcome.out)
 
 
+def test_where_a_threshold_may_end_the_run_the_time_left_is_at_most(offrank) -> None:
+    brief = [*POINT, "--iterations", "2", "--eval-every", "1"]
+    assert re.search(r"steps/s, at most 0:0\d left\n", offrank(*brief, "--threshold", "1e9", "--out", "a").err)
+    assert re.search(r"steps/s, 0:0\d left\n", offrank(*brief, "--threshold", "none", "--out", "b").err)
+
+
 def test_tensorboard_writes_its_own_files(offrank) -> None:
     pytest.importorskip("tensorboardX")
     offrank(*POINT, "--out", "run", "--tensorboard")
@@ -809,6 +816,21 @@ def test_record_writes_a_video(offrank, opengl) -> None:
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.startswith(f"{Path('films/a.mp4')}: 6 frames")
     assert b"ftyp" in Path("films/a.mp4").read_bytes()[:32]
+
+
+def test_record_tells_a_person_at_a_terminal_that_it_takes_a_while(offrank, opengl, monkeypatch) -> None:
+    offrank(*SWIMMER, "--out", "run")
+    monkeypatch.setattr("offrank.cli.show.sys.stderr.isatty", lambda: True)
+    outcome = offrank("record", "run", "--out", "a.gif", "--steps", "2", "--width", "64", "--height", "48")
+    assert outcome.err == "rendering a.gif: without a GPU about ten frames per second\n"
+
+
+@pytest.mark.parametrize(("task", "frames", "duration"), [("Swimmer-v3", 5, 40), ("Hopper-v3", 2, 20)])
+def test_a_gif_is_shown_at_the_speed_of_the_task(task: str, frames: int, duration: int, offrank, opengl) -> None:
+    offrank("train", task, *SHORT, "--iterations", "1", "--out", "run")
+    offrank("record", "run", "--out", "a.gif", "--steps", "4", "--width", "64", "--height", "48")
+    with Image.open("a.gif") as film:
+        assert (film.n_frames, film.info["duration"]) == (frames, duration)
 
 
 def test_record_needs_neither_a_display_nor_a_setting(offrank, opengl, tmp_path) -> None:

@@ -70,7 +70,7 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 def test_every_page_is_in_the_navigation_once() -> None:
     shown = re.findall(r"([\w./-]+\.md)(?: #.*)?$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
     notebooks = {name_of(page.with_suffix(".md")) for page in (ROOT / "examples").glob("*.ipynb")}
-    pages = {name_of(page) for page in PAGES} - {"CHANGELOG.md", "examples/README.md"}
+    pages = {name_of(page) for page in PAGES} - {"examples/README.md"}
     assert sorted(shown) == sorted(pages | notebooks)
 
 
@@ -293,9 +293,23 @@ def test_every_metric_that_a_run_logs_is_explained_and_no_other() -> None:
     assert documented(DOCS / "reference" / "metrics.md", *headings) == logged
 
 
+def test_the_version_is_the_same_everywhere() -> None:
+    first = re.search(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert first and first[1] == offrank.__version__
+    assert f"\nversion: {first[1]}\ndate-released: {first[2]}\n" in citation
+
+
 # --- form
 
 LONG = {"architecture.md", "notebook/README.md", "reference/python.md"}  # not for a user's one question
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+def test_lists_begin_after_an_empty_line(page: Path) -> None:
+    """Or the site shows them as a paragraph."""
+    item = r"(?:- |\d+\. )"
+    assert not re.findall(rf"^(?!{item}| |\n).+\n{item}.*", prose(page), re.M)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -38,6 +39,14 @@ def test_flags_and_settings_are_told_apart_and_a_given_flag_is_no_default() -> N
     flags = build_parser("train")[1]["train"]._actions
     assert not {flag.dest for flag in flags} & set(setting_names())
     assert all(flag.nargs == 0 or flag.default in (None, []) for flag in flags)
+
+
+def test_the_file_of_the_guide_works_as_it_stands(offrank) -> None:
+    page = Path(__file__).parents[2] / "docs" / "guides" / "command-line.md"
+    (text,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    brief = ["--seeds", "0-1", "--steps", "200", "--horizon", "20", "--eval-episodes", "2", "--quiet"]
+    assert offrank("train", "--config", write(text), *brief).status == 0
+    assert config("runs/Hopper-v3-ars-1")["hyperparameters"]["n_directions"] == 16
 
 
 def test_a_file_means_the_same_as_its_flags(offrank) -> None:

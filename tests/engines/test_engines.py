@@ -591,3 +591,9 @@ def test_noise_is_for_episodes_to_learn_from() -> None:
     engine = make_engine("Swimmer-v3", "mujoco")
     with pytest.raises(ValueError, match="learn from"):
         replace(noisy(engine), keep=False)
+
+
+def test_without_the_compiled_part_our_tasks_run_in_python_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offrank.engines.is_built", lambda: False)
+    with pytest.warns(UserWarning, match="compiled part was not built.* using the gymnasium engine, which is slower"):
+        assert isinstance(make_engine("Swimmer-v3", workers=0), GymnasiumEngine)

@@ -359,7 +359,7 @@ def test_a_run_that_was_never_evaluated_is_left_out(tmp_path: Path) -> None:
         write_rows(tmp_path / f"{name}.json", rows)
     text = build(find(tmp_path), tmp_path, ["report"])
     tables, data = Reader(text).tables, data_of(text)
-    assert text.count("Runs left out because they were never evaluated: Swimmer-v3 op-ars (1).") == 4
+    assert text.count("Runs left out because they ended before an evaluation was due: Swimmer-v3 op-ars (1).") == 4
     assert tables["Swimmer-v3, threshold 325"][2][2] == "1 of 1 (21%-100%)"
     assert tables["Swimmer-v3, by n_b and h"][1][1] == "400 (1 of 1)"
     assert [run["seed"] for run in data["steps"]["tasks"][0]["variants"][0]["runs"]] == [0]

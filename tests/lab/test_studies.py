@@ -346,7 +346,7 @@ def test_a_run_that_was_never_evaluated_is_left_out(
     told = capsys.readouterr().out
     assert "1 of 2" in told and "of 4" not in told and "| tres |" not in told
     variants = "op-ars (2)" if name == "sensitivity" else "op-ars (2), Swimmer-v3 tres (2)"
-    assert f"Runs left out because they were never evaluated: Swimmer-v3 {variants}." in told
+    assert f"Runs left out because they ended before an evaluation was due: Swimmer-v3 {variants}." in told
     [summary] = json.loads((tmp_path / f"{name}-summary.json").read_text())
     assert (summary["runs"], summary["left_out"], summary["seeds"]) == (2, 2, [0, 1])
     assert read_rows([tmp_path / f"{name}.json"]) == rows
@@ -369,7 +369,7 @@ def test_an_unfinished_run_that_was_never_evaluated_is_left_out(
         (tmp_path / "runs" / str(seed) / "result.json").unlink()
     assert again("hybrids", tmp_path / "out", tmp_path / "runs", "--unfinished") == 0
     told = capsys.readouterr().out
-    assert "| 0 of 1 |" in told and "never evaluated: Swimmer-v3 ars (1)." in told
+    assert "| 0 of 1 |" in told and "was due: Swimmer-v3 ars (1)." in told
     assert (tmp_path / "out" / "hybrids.png").is_file()
 
 

@@ -43,6 +43,9 @@ POLICIES = {
     "whole numbers": replace(trained("affine"), low=np.full(P, -3.0), high=np.full(P, 3.0), dtype="int32"),
     "discrete": replace(trained("skip:4"), discrete=True),
     "discrete from 7": replace(trained("mlp:4"), discrete=True, first=7),
+    "several discrete parts": replace(trained("mlp:4"), discrete=True, choices=(3, 1, 2), first=1),
+    "table of discrete parts": replace(trained("skip:4", 9), discrete=True, choices=(3, 2, 2, 2), shape=(2, 2)),
+    "one discrete part": replace(trained("affine"), discrete=True, choices=(6,)),
     "discrete, all equal": replace(trained("linear"), theta=np.zeros(N * P), discrete=True, first=-2),
 }
 OBSERVATIONS = 2 * np.random.default_rng(1).normal(size=(1000, N))

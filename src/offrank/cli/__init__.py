@@ -15,10 +15,10 @@ from offrank.cli.options import Parser, unknown_flag
 from offrank.core.errors import FleetError, Interrupted, OffrankError, UsageError, did_you_mean
 
 DESCRIPTION = """\
-Train simple policies with evolution strategies on as few environment interactions as possible.
+Train small policies on as few environment interactions as possible.
 
-  offrank train HalfCheetah-v3 --seed 0        train OP-ARS, watch it, get runs/HalfCheetah-v3-op-ars-0
-  offrank evaluate runs/HalfCheetah-v3-op-ars-0
+  offrank train HalfCheetah-v3 --algo guided --steps 100k    one run, in runs/HalfCheetah-v3-guided-0
+  offrank evaluate runs/HalfCheetah-v3-guided-0
   offrank plot runs/* --out curves.png
 """
 

@@ -16,7 +16,7 @@ def add_parser(verbs: Any) -> None:
         "export",
         help="write a policy for use without offrank",
         description="Write a saved policy, with its normaliser and the bounds of its actions, for use without offrank.",
-        epilog="example:\n  offrank export runs/HalfCheetah-v3-op-ars-0 --format c --out policy.h",
+        epilog="example:\n  offrank export runs/HalfCheetah-v3-guided-0 --format c --out policy.h",
     )
     add_path(parser)
     parser.add_argument("--format", choices=list(FORMATS), required=True, help="see docs/guides/export.md")

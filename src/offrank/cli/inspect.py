@@ -18,7 +18,7 @@ def add_parser(verbs: Any) -> None:
         "evaluate",
         help="measure a saved policy",
         description="Run new episodes of a saved policy.",
-        epilog="example:\n  offrank evaluate runs/HalfCheetah-v3-op-ars-0 --episodes 100 --json",
+        epilog="example:\n  offrank evaluate runs/HalfCheetah-v3-guided-0 --episodes 100 --json",
     )
     add_saved(parser)
     parser.add_argument("--episodes", type=count, default=100)

@@ -32,7 +32,7 @@ EPILOG = f"""\
 examples:
   offrank list tasks
   offrank list algorithms --json
-  offrank list settings op-ars --task HalfCheetah-v3    values and sources for a task
+  offrank list settings guided --task HalfCheetah-v3    values and sources for a task
   offrank list settings ars --ranker critic             with another ranker than the algorithm's default
 
 Settings are those of the algorithm, of its ranker, and of training episodes. `list policies` counts the parameters of

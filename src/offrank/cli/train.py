@@ -43,14 +43,14 @@ CHECKPOINT_SECONDS = 30.0
 
 EPILOG = """\
 examples:
-  offrank train HalfCheetah-v3 --seed 0 --steps 3M
+  offrank train HalfCheetah-v3 --algo guided --seed 0 --steps 100k
   offrank train Hopper-v3 --algo ars --ranker random --seeds 0-7 --out runs/hopper
   offrank train Pendulum-v1 --algo op-ars --set n_directions=16 --set bandwidth=0.25 --steps 500k
-  offrank train my_robots:Arm-v0 --env-arg payload=1.5 --workers 4
+  offrank train my_robots:Arm-v0 --algo guided --env-arg payload=1.5 --workers 4
   offrank train HalfCheetah-v3 --seeds 0-99 --engine warp        a hundred seeds in parallel on a GPU
   offrank train Humanoid-v3 --engine ray --address auto          on a Ray cluster, with the same bits
-  offrank train HalfCheetah-v3 --seed 0 --steps 5M --resume      continue with a larger budget
-  offrank train my_robots:Arm-v0 --init runs/arm                 start from the best policy of another run
+  offrank train HalfCheetah-v3 --algo guided --steps 1M --resume continue with a larger budget
+  offrank train my_robots:Arm-v0 --algo guided --init runs/arm   start from the best policy of another run
   offrank train --config hopper.toml --seeds 0-7                 flags and settings from a file
 
 Stops at the task's threshold, or when the budget is used up. A run folder holds config.json, metrics.jsonl,
@@ -78,10 +78,10 @@ def add_parser(verbs: Any) -> None:
         "--algo",
         default=None,
         metavar="NAME",
-        help=f"one of {', '.join(ALGORITHMS)} (default op-ars), or several: op-ars,ars",
+        help=f"one of {', '.join(ALGORITHMS)} (default op-ars; guided needs the fewest steps), or several: op-ars,ars",
     )
     what.add_argument("--ranker", metavar="NAME", help="instead of the algorithm's default")
-    what.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(POLICIES)} (default linear)")
+    what.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(POLICIES)} (default: the algorithm's)")
     what.add_argument(
         "--init", type=Path, metavar="PATH", help="a policy file, checkpoint or run folder whose policy to start from"
     )
@@ -96,9 +96,15 @@ def add_parser(verbs: Any) -> None:
         "--clip-actions", action=argparse.BooleanOptionalAction, help="to the action space (default: not on our tasks)"
     )
     limits = parser.add_argument_group("when to stop and evaluate")
-    limits.add_argument("--steps", type=count, help="training steps; the iteration that exceeds them is completed")
+    limits.add_argument(
+        "--steps",
+        type=count,
+        help="training steps; the iteration that exceeds them is completed (default: the task's budget, else 1M)",
+    )
     limits.add_argument("--iterations", type=count)
-    limits.add_argument("--threshold", type=threshold, metavar="X|none", help="mean return at which to stop")
+    limits.add_argument(
+        "--threshold", type=threshold, metavar="X|none", help="mean return at which to stop (default: the task's)"
+    )
     limits.add_argument("--eval-every", type=natural, metavar="K", help="iterations between evaluations (10; 0: none)")
     limits.add_argument(
         "--eval-steps", type=count, metavar="K", help="steps between evaluations, instead (guided 5k, cem* 10k)"

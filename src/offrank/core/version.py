@@ -6,7 +6,7 @@ import platform
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
-VERSION = "0.2.0.dev0"
+VERSION = "0.2.0"
 
 
 def versions() -> dict[str, str]:

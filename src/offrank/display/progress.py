@@ -93,13 +93,14 @@ class Pace:
 
     @property
     def left(self) -> str:
-        """Estimated time until the budget is used up; the run may reach its threshold earlier."""
+        """Estimated time until the budget is used up, or, with a threshold, at most until then."""
         config, state = self.run.config, self.run.state
         done = state.steps - self._steps
         if done == 0 or self.fraction == 0:
-            return "-:--"
+            return "-:-- left"
         total = state.steps / self.fraction if not config.steps else config.steps
-        return clock((total - state.steps) / max(self.rate, 1e-9))
+        rest = clock((total - state.steps) / max(self.rate, 1e-9))
+        return f"{rest} left" if config.threshold is None else f"at most {rest} left"
 
 
 def clock(seconds: float) -> str:
@@ -150,7 +151,7 @@ class PlainDisplay:
         budget = f" of {run.config.steps:,}" if run.config.steps else ""
         self._stream.write(
             f"{_name(run)}: iteration {record['iteration']}, {record['steps']:,}{budget} steps, {what} "
-            f"{record['return_mean']:.1f} ± {record['return_std']:.1f}, {pace.rate:,.0f} steps/s, {pace.left} left\n"
+            f"{record['return_mean']:.1f} ± {record['return_std']:.1f}, {pace.rate:,.0f} steps/s, {pace.left}\n"
         )
         self._stream.flush()
 
@@ -175,7 +176,7 @@ class Single:
     @property
     def line(self) -> str:
         run, pace = self._pace.run, self._pace
-        rest = f"ended: {run.stop_reason}" if self.ended else f"{pace.rate:,.0f} steps/s, {pace.left} left"
+        rest = f"ended: {run.stop_reason}" if self.ended else f"{pace.rate:,.0f} steps/s, {pace.left}"
         return f"{run.state.steps:,} steps, {_returns(run)}, {rest}"
 
 
@@ -204,7 +205,7 @@ class Group:
         going = [pace for pace in self.paces if not pace.run.stop_reason]
         if going:
             slowest = max((pace.left for pace in going), key=lambda left: (len(left), left))
-            parts.append(f"{sum(pace.rate for pace in going):,.0f} steps/s, {slowest} left")
+            parts.append(f"{sum(pace.rate for pace in going):,.0f} steps/s, {slowest}")
         return "; ".join(parts)
 
     @staticmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from offrank.core.errors import OffrankError, require
 from offrank.engines import native_name
 from offrank.engines.gymnasium.env_runner import EnvRunner, one_line, registered
 from offrank.runs.saved import Saved
+
+GIF_RATE = 50  # frames per second
 
 
 def open_rendered(saved: Saved, render_mode: str, size: tuple[int, int] | None = None) -> EnvRunner:
@@ -67,12 +70,18 @@ def write_video(
 ) -> tuple[int, float, int]:
     """Write a .mp4 or .gif of `play_episodes`, with a frame every `every` steps, and close the environment.
 
+    A .gif has at most GIF_RATE frames per second: viewers show faster ones slowly.
+
     Returns:
         Frames written, and return and length of the last episode.
     """
     require("imageio_ffmpeg", "video")
-    options: dict[str, Any] = {"fps": frame_rate(runner) / every}
-    options |= {} if out.suffix == ".gif" else {"macro_block_size": 8}
+    options: dict[str, Any]
+    if out.suffix == ".gif":
+        every = max(every, ceil(frame_rate(runner) / GIF_RATE))
+        options = {"duration": 1000 * every / frame_rate(runner)}  # in ms
+    else:
+        options = {"fps": frame_rate(runner) / every, "macro_block_size": 8}
     out.parent.mkdir(parents=True, exist_ok=True)
     make_writer: Any = imageio.get_writer  # its type lacks append_data
     frames, last = 0, (0.0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -103,6 +104,8 @@ def make_engine(
         cluster = Cluster()
     if cluster is not None:
         cluster = cluster.limited(episode_seconds)
+    if engine == "auto" and native in TASKS and not is_built():
+        warnings.warn(f"{NOT_BUILT}; using the gymnasium engine, which is slower", stacklevel=3)
     if (engine := resolve_engine(task, engine)) in ("mujoco", "warp", "numpy"):
         assert native is not None
         if env_args:

@@ -10,6 +10,7 @@ import io
 import json
 import textwrap
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,6 @@ def export_policy(policy: TrainedPolicy, format: str, out: Path) -> None:
     """
     if format not in FORMATS:
         raise UsageError(f"unknown format {format!r}: one of {', '.join(FORMATS)}{did_you_mean(str(format), FORMATS)}")
-    if policy.choices:
-        raise UsageError("policies with MultiDiscrete actions cannot be exported yet: use offrank.load and predict")
     if out.is_dir():
         raise UsageError(f"{out} is a folder: give the file to write")
     write_atomically(out, FORMATS[format](policy))
@@ -55,7 +54,11 @@ def _contents(policy: TrainedPolicy) -> dict[str, Any]:
     """The policy by names, as docs/guides/export.md describes them."""
     kind, p = policy.kind, policy.kind.p
     low, high = (policy.low, policy.high) if policy.low is not None else (np.full(p, -np.inf), np.full(p, np.inf))
-    shape = (p,) if policy.shape is None else policy.shape
+    choices, shape = policy.choices, policy.shape
+    if policy.discrete and not choices:
+        choices, shape = (p,), ()
+    elif shape is None:
+        shape = (len(choices) or p,)
     return {
         "format": "offrank policy",
         "format_version": FORMAT_VERSION,
@@ -67,9 +70,10 @@ def _contents(policy: TrainedPolicy) -> dict[str, Any]:
         "layers": [_layer(**vars(layer)) for layer in kind.layers(policy.theta)],
         "discrete": policy.discrete,
         "first": policy.first,
+        "choices": list(choices),
         "low": low,
         "high": high,
-        "shape": [] if policy.discrete else list(shape),
+        "shape": list(shape),
         "dtype": "int64" if policy.discrete else policy.dtype,
     }
 
@@ -78,6 +82,11 @@ def _layer(tanh: bool, **arrays: FloatArray | None) -> dict[str, Any]:
     """A layer by names, without the arrays that it does not have."""
     present = {name: values for name, values in arrays.items() if values is not None}
     return {"activation": "tanh" if tanh else "identity", **present}
+
+
+def _parts(contents: dict[str, Any]) -> list[tuple[int, int]]:
+    """Where the outputs of each part of a discrete action start and end."""
+    return list(pairwise([0, *accumulate(contents["choices"])]))
 
 
 def _json(policy: TrainedPolicy) -> bytes:
@@ -130,7 +139,9 @@ def _onnx(policy: TrainedPolicy) -> bytes:
             y = node("Add", y, layer["bias"])
         x = node("Tanh", y) if layer["activation"] == "tanh" else y
     if policy.discrete:
-        x = node("Add", node("ArgMax", x, axis=-1, keepdims=0), np.array([policy.first]))
+        parts = [node("Slice", x, *(np.array([i]) for i in (start, end, -1))) for start, end in _parts(contents)]
+        chosen = [node("ArgMax", part, axis=-1, keepdims=1) for part in parts]
+        x = node("Add", node("Concat", *chosen, axis=-1), np.array([policy.first]))
     elif policy.low is not None:
         x = node("Min", node("Max", x, contents["low"]), contents["high"])
     x = node("Reshape", x, np.array([-1, *contents["shape"]]))
@@ -177,7 +188,12 @@ def _c(policy: TrainedPolicy) -> bytes:
         x = f"x{k}"
     p = policy.kind.p
     if policy.discrete:
-        code += ["j = 0;", f"for (i = 1; i < {p}; i++) if ({x}[i] > {x}[j]) j = i;", f"action[0] = j + {policy.first};"]
+        for k, (start, end) in enumerate(_parts(contents)):
+            code += [
+                f"j = {start};",
+                f"for (i = {start + 1}; i < {end}; i++) if ({x}[i] > {x}[j]) j = i;",
+                f"action[{k}] = j + {policy.first - start};",
+            ]
     else:
         value = f"{x}[i]"
         if policy.low is not None:
@@ -189,7 +205,7 @@ def _c(policy: TrainedPolicy) -> bytes:
         version=VERSION,
         kind=policy.kind.name,
         observations=n,
-        actions=1 if policy.discrete else p,
+        actions=len(contents["choices"]) if policy.discrete else p,
         type=C_TYPES[contents["dtype"]],
         body=textwrap.indent("\n".join(body), "    "),
     )

@@ -216,7 +216,7 @@ class Group:
     variant: Variant
     engine: str
     rows: tuple[Row, ...]
-    left_out: int = 0  # runs that were never evaluated
+    left_out: int = 0  # runs that ended before an evaluation was due
 
     @property
     def seeds(self) -> list[int]:
@@ -274,7 +274,7 @@ def never_evaluated(row: Row) -> bool:
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:
-    """The groups of `every_group`, without the runs that were never evaluated."""
+    """The groups of `every_group`, without the runs that ended before an evaluation was due."""
     found = []
     for group in every_group(rows):
         known = tuple(row for row in group.rows if not never_evaluated(row))
@@ -296,7 +296,7 @@ def left_out(rows: Iterable[Row]) -> str:
     """A sentence about the runs that `groups` leaves out; empty if there are none."""
     found = Counter(f"{row['task']} {Variant.of_row(row).label}" for row in rows if never_evaluated(row))
     counts = ", ".join(f"{name} ({count})" for name, count in sorted(found.items()))
-    return f"Runs left out because they were never evaluated: {counts}." if found else ""
+    return f"Runs left out because they ended before an evaluation was due: {counts}." if found else ""
 
 
 def engines_differ(found: Sequence[Group]) -> bool:
