@@ -103,7 +103,9 @@ def test_the_actor_waits_for_its_critics(device: str, before: int) -> None:
 def test_runs_with_other_rates_and_targets_learn_together(device: str) -> None:
     learners = alive(3)
     learners[1].settings = replace(learners[1].settings, critic_rate=2e-3, actor_rate=1e-4, slow=0.5, reward_unit=1.0)
-    learners[2].settings = replace(learners[2].settings, target_noise=0.4, target_noise_clip=0.1, level=False, pessimism=0.3)
+    learners[2].settings = replace(
+        learners[2].settings, target_noise=0.4, target_noise_clip=0.1, level=False, pessimism=0.3
+    )
     lessons = [learner.lesson(25) for learner in learners]
     assert len({lesson.batch_key for lesson in lessons}) == 1
     together = ActorCriticTrainer(device, SameDraws).train(lessons, learners)

@@ -151,7 +151,9 @@ def _targets(made: Any, nets: list[Memory], theta: Any, at: Any, eps: Any) -> tu
     return seen[0]
 
 
-@pytest.mark.parametrize("how", [{}, {"level": False}, {"reward_unit": 0.0}, {"reward_unit": 4.0, "pessimism": 0.25}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"level": False}, {"reward_unit": 0.0}, {"reward_unit": 4.0, "pessimism": 0.25}], ids=str
+)
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_targets_are_by_the_slow_copies_after_n_steps_and_end_with_the_episode(
     n_steps: int, how: dict[str, Any]
