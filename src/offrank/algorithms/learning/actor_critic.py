@@ -176,7 +176,7 @@ class ActorCriticLesson(Lesson):
         then = np.concatenate([later, action / scale], axis=1)
         values = [critics.forward(slow, then)[2] for _, slow, _, _ in twins]
         low, high = np.minimum(*values), np.maximum(*values)
-        beyond = low + np.float32(settings.optimism) * (high - low)
+        beyond: Any = low + np.float32(settings.optimism) * (high - low)
         gain, boot = replay["gain"][at, None], replay["boot"][at, None]
         level, unit = self.scale
         y = (gain - level * (1 - boot)) / unit + boot * beyond
