@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from offrank.cli import main
 from offrank.core.errors import UsageError
 from offrank.core.files import read_json
-from offrank.display.figures import Axis, Band, Box, Figure, Line, Marks, Panel, Rule, drawn, save
+from offrank.display.figures import (
+    COLOURS,
+    DASHES,
+    SHAPES,
+    Axis,
+    Band,
+    Box,
+    Figure,
+    Item,
+    Line,
+    Marks,
+    Panel,
+    Rule,
+    drawn,
+    save,
+)
 from offrank.display.plots import Curve, learning_curves
 from offrank.lab.rank_quality.figure import rank_quality
 from offrank.lab.studies import figures, lqr
@@ -52,6 +70,16 @@ def small() -> Figure:
     boxes = [Box("a", 0, 1, 2, 3, 4, 5), Marks("a", [0], [6], ["far"], shape="circle", open=True)]
     second = Panel("second", Axis("", -0.5, 0.5, places=["a\n1 of 2"]), Axis("y", low=0), boxes)
     return Figure(["a", "b"], [Panel("first", Axis("x"), Axis("y", log=True), items), second], {"rule": "threshold"})
+
+
+def test_the_page_has_the_looks_of_the_pictures() -> None:
+    script, style = (
+        (files("offrank.lab.report") / name).read_text(encoding="utf-8") for name in ("charts.js", "style.css")
+    )
+    assert json.loads(re.search(r"SHAPES = (\[.*?\])", script)[1]) == list(SHAPES)
+    assert len(json.loads(re.search(r"DASHES = (\[.*?\])", script)[1])) == len(DASHES)
+    assert f"COLOURS = {len(COLOURS)};" in script and len(re.findall(r"\.s\d \{", style)) == len(COLOURS)
+    assert set(re.search(r"ORDER = (\[.*?\])", script)[1].split('"')[1::2]) == {cls.kind for cls in get_args(Item)}
 
 
 @pytest.mark.parametrize("name", COMMITTED)

@@ -198,7 +198,7 @@ def test_the_other_studies_are_there_with_their_numbers(page: Path, study: Path)
         line = items(data["lqr"]["lqr"], "line", name)[0]
         assert line["y"] == [None if v is None else max(v, lqr.FLOOR) for v in method["median"]]
     assert data["seeds"]["seeds"]["panels"][0]["title"].endswith(": 3 runs")
-    assert data["sensitivity"]["sensitivity"]["series"] == ["all runs", "n_b 2, h 0.1", "n_b 2, h 0.5"]
+    assert data["sensitivity"]["sensitivity"]["series"] == ["median of all runs", "n_b 2, h 0.1", "n_b 2, h 0.5"]
 
 
 def test_rank_quality_is_there_with_its_numbers(page: Path) -> None:
@@ -554,6 +554,7 @@ def test_algorithms_can_be_picked(opened: Browser) -> None:
     opened.ask("document.querySelector('[data-picker=steps] input[value=\"op-ars\"]').click()")
     assert count(opened, "[data-figure=curves] .curve") == 6
     assert count(opened, "[data-figure=boxes] .box") == 2
+    assert "op-ars" not in opened.ask("document.querySelector('[data-figure=boxes] svg').textContent")
     assert count(opened, "[data-figure=arrivals] .curve") == 2
     opened.ask("document.querySelector('[data-picker=steps] .names button:last-of-type').click()")
     assert count(opened, "[data-figure=curves] svg") == 0

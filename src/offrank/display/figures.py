@@ -29,7 +29,7 @@ class Line:
     x: Values
     y: Values
     name: str = ""  # what it is, where its series has several
-    look: str = ""  # "thin": one of many; "dense": thin and without dashes
+    look: str = ""  # "thin": one of many; "faint": one of very many; "dense": thin and without dashes
     step: bool = False  # keeps a value until the next point
     marked: bool = False  # some of its points have the shape of the series
     kind: str = "line"
@@ -95,6 +95,7 @@ class Axis:
     high: float | None = None
     log: bool = False
     places: Sequence[str] = ()  # names of 0, 1, 2, ... instead of numbers
+    series: Sequence[str] = ()  # of each place, where a place belongs to one
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ MARKERS = {
     "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "down": "v", "cross": "P", "star": "*", "tick": "|",
 }  # fmt: skip
 SIZES = {"star": 13, "tick": 9}
-LOOKS = {"": (1.8, 1.0), "thin": (0.8, 0.6), "dense": (0.8, 0.8)}  # width and opacity
+LOOKS = {"": (1.8, 1.0), "thin": (0.8, 0.6), "faint": (0.5, 0.35), "dense": (0.8, 0.8)}  # width and opacity
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -103,10 +103,7 @@ function draw(host, spec, style) {
   const panel = tag("figure", { class: "panel" });
   const observer = new ResizeObserver(() => render());
   const tip = tag("div", { class: "tip", role: "status", "aria-live": "polite", hidden: true });
-  const counts = Object.entries(spec.counts).filter(([name]) => spec.items.some((item) => item.series === name));
-  const said = counts.map(([name, count]) => `${name}: ${count}`).join("; ");
-  panel.append(tag("figcaption", { text: spec.title }), tip, ...(said ? [tag("p", { class: "note", text: said })] : []));
-  panel.append(numbers(spec));
+  panel.append(tag("figcaption", { text: spec.title }), tip, numbers(spec));
   host.append(panel);
   let picture = null, width = 0;
 
@@ -124,15 +121,16 @@ function draw(host, spec, style) {
   return { render, close: () => observer.disconnect() };
 }
 
-/** The points of a panel as a table, made when it is asked for. */
+/** What is said of series in a panel, and its points as a table; made when it is asked for. */
 function numbers(spec) {
   const part = tag("details", { class: "numbers" }, tag("summary", { text: "Numbers" }));
   part.addEventListener("toggle", () => {
-    if (part.children.length > 1) return;
+    const counts = Object.entries(spec.counts).filter(([name]) => spec.items.some((item) => item.series === name));
     const cells = (kind, words) => tag("tr", {}, ...words.map((text) => tag(kind, kind === "th" ? { scope: "col", text } : { text })));
     const rows = pointsOf(spec).map((p) => cells("td", [p.name, ...(spec.x.places.length ? [] : [exact(p.x)]), exact(p.y), p.beside.join("; ")]));
     const head = ["of", ...(spec.x.places.length ? [] : [spec.x.label]), spec.y.label, "interval"];
     const table = tag("table", {}, tag("caption", { text: spec.title }), tag("thead", {}, cells("th", head)), tag("tbody", {}, ...rows));
+    part.append(tag("ul", { class: "note" }, ...counts.map(([name, count]) => tag("li", { text: `${name}: ${count}` }))));
     part.append(tag("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": spec.title }, table));
   }, { once: true });
   return part;
@@ -171,7 +169,7 @@ function picturePanel(spec, style, width, tip, panel) {
   const across = spec.items.flatMap((item) => item.kind === "box" ? [item.at] : item.x || []);
   const up = spec.items.flatMap((item) => item.kind === "rule" ? [item.y] : ["y", "low", "high"].flatMap((key) => item[key] ?? []));
   const x = scale(spec.x, across, inside.left, inside.right, Math.max(2, Math.round(width / 110)));
-  const y = scale(spec.y, up, inside.bottom, inside.top, Math.max(4, Math.round((inside.bottom - inside.top) / 50)));
+  const y = scale(spec.y, up, inside.bottom, inside.top, Math.max(4, Math.round((inside.bottom - inside.top) / 40)));
   const root = svg("svg", {
     viewBox: `0 0 ${width} ${height}`, width, height, role: "img", tabindex: "0",
     "aria-label": `${spec.title}. ${spec.y.label}${spec.x.label && ` against ${spec.x.label}`}. Arrow keys move from point to point.`,

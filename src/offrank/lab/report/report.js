@@ -38,6 +38,18 @@ function picker(section, figures, changed) {
   changed(picked);
 }
 
+/** A panel without the series that are not picked, and without their places on its axis. */
+function reduced(panel, names) {
+  const items = panel.items.filter((item) => item.kind === "rule" || names.has(item.series));
+  const kept = panel.x.series.flatMap((name, at) => names.has(name) ? [at] : []);
+  if (kept.length === panel.x.series.length) return { ...panel, items };
+  const moved = (at) => at - Math.round(at) + kept.indexOf(Math.round(at));
+  return {
+    ...panel, x: { ...panel.x, high: kept.length - 0.4, places: kept.map((at) => panel.x.places[at]) },
+    items: items.map((item) => item.kind === "box" ? { ...item, at: moved(item.at) } : { ...item, x: item.x.map(moved) }),
+  };
+}
+
 /** Replace the panels of a figure by those that are picked, with the series that are. */
 const watching = new Map();
 function panels(name, figure, picked) {
@@ -45,7 +57,7 @@ function panels(name, figure, picked) {
   (watching.get(name) || []).forEach((panel) => panel.close());
   host.replaceChildren();
   const shown = figure.panels.filter((panel) => picked.tasks.has(panel.task))
-    .map((panel) => ({ ...panel, items: panel.items.filter((item) => item.kind === "rule" || picked.names.has(item.series)) }))
+    .map((panel) => reduced(panel, picked.names))
     .filter((panel) => panel.items.some((item) => item.kind !== "rule"));
   watching.set(name, shown.map((panel) => draw(host, panel, (series) => figure.series.indexOf(series))));
   if (!shown.length) host.append(tag("p", { class: "note", text: "Nothing picked." }));

@@ -15,6 +15,8 @@ from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, nam
 from offrank.lab.studies.paper import about
 
 BANDS = ((5, 95), (25, 75))  # percentiles
+EVERY = "median of all runs"
+CROWD = 20  # seeds above which lines are fainter
 
 
 def seed_curves(rows: Iterable[Row], by_strategy: bool = False) -> Figure:
@@ -31,7 +33,7 @@ def seed_curves(rows: Iterable[Row], by_strategy: bool = False) -> Figure:
         for row in group.rows:
             steps, returns = curve(row)
             seed = f"{name}, seed {row['seed']}"
-            out.append(Line(name, steps, returns, seed, look="thin"))
+            out.append(Line(name, steps, returns, seed, "thin" if len(group.rows) <= CROWD else "faint"))
             reached = [k for k, at in enumerate(steps) if at == row["steps_to_threshold"]][:1]
             crossings += [(steps[k], returns[k], f"{seed}, threshold first reached") for k in reached]
         if crossings:
@@ -56,7 +58,7 @@ def box_plots(rows: Iterable[Row]) -> Figure:
         members = [g for g in found if g.task == task]
         items = [item for at, group in enumerate(members) for item in _box(group, name_of(group, several), at)]
         places = [f"{fill(name_of(g, several), 12)}\n{_reached(g)}" for g in members]
-        x = Axis("", -0.6, len(members) - 0.4, places=places)
+        x = Axis("", -0.6, len(members) - 0.4, places=places, series=[name_of(g, several) for g in members])
         panels.append(Panel(task, x, Axis("environment steps to the threshold", low=0), items, task))
     return Figure(names(found), panels, {"open": "not reached: steps run", "star": "the paper's median"})
 
@@ -129,7 +131,7 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Figure:
     titled: dict[str, list[Group]] = {}
     for group in found:
         titled.setdefault(group.task if combinations else f"{group.task}, {name_of(group, several)}", []).append(group)
-    panels, series = [], ["all runs"]
+    panels, series = [], [EVERY]
     for title, members in titled.items():
         every = [row for g in members for row in g.rows]
         steps, returns = curves_over_steps(every)
@@ -137,8 +139,8 @@ def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Figure:
         items = _rule(every[0]["threshold"])
         for low, high in BANDS:
             under, over = (_round(side) for side in np.percentile(returns, [low, high], axis=0))
-            items.append(Band("all runs", x, under, over, f"{low} to {high} percentile"))
-        items.append(Line("all runs", x, _round(np.median(returns, axis=0))))
+            items.append(Band(EVERY, x, under, over, f"{low} to {high} percentile"))
+        items.append(Line(EVERY, x, _round(np.median(returns, axis=0))))
         for group in sorted(members, key=lambda g: g.kernel) if combinations else ():
             at, values = curves_over_steps(group.rows)
             name = "n_b {}, h {:g}".format(*group.kernel)
