@@ -30,8 +30,9 @@ function short(value) {
   }
   return String(+value.toPrecision(4));
 }
-const exact = (value) => Math.abs(value) >= 1e4 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4));
-const shortened = (text) => text.length > LONGEST ? `${text.slice(0, LONGEST / 2)}…${text.slice(1 - LONGEST / 2)}` : text;
+const exact = (v) => Math.abs(v) >= 1e4 ? Math.round(v).toLocaleString("en") : String(+v.toPrecision(4));
+const half = LONGEST / 2;
+const shortened = (text) => text.length > LONGEST ? `${text.slice(0, half)}…${text.slice(1 - half)}` : text;
 
 /** Round places between two values. */
 function ticks(low, high, count) {
@@ -60,14 +61,16 @@ function scale(axis, values, from, to, count) {
 
 /** The outline of a mark around a place. */
 function shapePath(shape, x, y, r) {
-  const polygon = (points) => "M" + points.map(([a, b]) => `${(x + a * r).toFixed(2)},${(y + b * r).toFixed(2)}`).join("L") + "Z";
+  const corner = ([a, b]) => `${(x + a * r).toFixed(2)},${(y + b * r).toFixed(2)}`;
+  const polygon = (points) => `M${points.map(corner).join("L")}Z`;
   if (shape === "square") return polygon([[-0.85, -0.85], [0.85, -0.85], [0.85, 0.85], [-0.85, 0.85]]);
   if (shape === "triangle") return polygon([[0, -1.1], [1, 0.8], [-1, 0.8]]);
   if (shape === "down") return polygon([[0, 1.1], [1, -0.8], [-1, -0.8]]);
   if (shape === "diamond") return polygon([[0, -1.2], [1.1, 0], [0, 1.2], [-1.1, 0]]);
   if (shape === "cross") {
     const a = 0.35;
-    return polygon([[-a, -1], [a, -1], [a, -a], [1, -a], [1, a], [a, a], [a, 1], [-a, 1], [-a, a], [-1, a], [-1, -a], [-a, -a]]);
+    const upper = [[-1, a], [-1, -a], [-a, -a], [-a, -1], [a, -1], [a, -a]];
+    return polygon([...upper, ...upper.map(([b, c]) => [-b, -c])]);
   }
   if (shape === "tick") return `M${x},${y - 2 * r}V${y + 2 * r}`;
   if (shape === "star") {
@@ -126,11 +129,15 @@ function numbers(spec) {
   const part = tag("details", { class: "numbers" }, tag("summary", { text: "Numbers" }));
   part.addEventListener("toggle", () => {
     const counts = Object.entries(spec.counts).filter(([name]) => spec.items.some((item) => item.series === name));
-    const cells = (kind, words) => tag("tr", {}, ...words.map((text) => tag(kind, kind === "th" ? { scope: "col", text } : { text })));
-    const rows = pointsOf(spec).map((p) => cells("td", [p.name, ...(spec.x.places.length ? [] : [exact(p.x)]), exact(p.y), p.beside.join("; ")]));
-    const head = ["of", ...(spec.x.places.length ? [] : [spec.x.label]), spec.y.label, "interval"];
-    const table = tag("table", {}, tag("caption", { text: spec.title }), tag("thead", {}, cells("th", head)), tag("tbody", {}, ...rows));
-    part.append(tag("ul", { class: "note" }, ...counts.map(([name, count]) => tag("li", { text: `${name}: ${count}` }))));
+    const cells = (kind, words, more) => tag("tr", {}, ...words.map((text) => tag(kind, { text, ...more })));
+    const across = (text) => spec.x.places.length ? [] : [text];
+    const numbersOf = (p) => [p.name, ...across(exact(p.x)), exact(p.y), p.beside.join("; ")];
+    const rows = pointsOf(spec).map((p) => cells("td", numbersOf(p)));
+    const head = cells("th", ["of", ...across(spec.x.label), spec.y.label, "interval"], { scope: "col" });
+    const body = [tag("caption", { text: spec.title }), tag("thead", {}, head), tag("tbody", {}, ...rows)];
+    const table = tag("table", {}, ...body);
+    const said = counts.map(([name, count]) => tag("li", { text: `${name}: ${count}` }));
+    part.append(tag("ul", { class: "note" }, ...said));
     part.append(tag("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": spec.title }, table));
   }, { once: true });
   return part;
@@ -167,12 +174,13 @@ function picturePanel(spec, style, width, tip, panel) {
   const height = Math.round(Math.min(420, Math.max(200, width * 0.54))) + under;
   inside.bottom = height - under;
   const across = spec.items.flatMap((item) => item.kind === "box" ? [item.at] : item.x || []);
-  const up = spec.items.flatMap((item) => item.kind === "rule" ? [item.y] : ["y", "low", "high"].flatMap((key) => item[key] ?? []));
+  const up = spec.items.flatMap((item) => ["y", "low", "high"].flatMap((key) => item[key] ?? []));
   const x = scale(spec.x, across, inside.left, inside.right, Math.max(2, Math.round(width / 110)));
   const y = scale(spec.y, up, inside.bottom, inside.top, Math.max(4, Math.round((inside.bottom - inside.top) / 40)));
   const root = svg("svg", {
     viewBox: `0 0 ${width} ${height}`, width, height, role: "img", tabindex: "0",
-    "aria-label": `${spec.title}. ${spec.y.label}${spec.x.label && ` against ${spec.x.label}`}. Arrow keys move from point to point.`,
+    "aria-label": `${spec.title}. ${[spec.y.label, spec.x.label].filter(Boolean).join(" against ")}. ` +
+      "Arrow keys move from point to point.",
   });
   axes(root, spec, x, y, inside, height, slanted);
   const id = `clip-${(picturePanel.count = (picturePanel.count || 0) + 1)}`;
@@ -183,8 +191,9 @@ function picturePanel(spec, style, width, tip, panel) {
   root.append(plot);
   const front = [...spec.items].sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind));
   for (const item of front) shapes[item.kind](plot, item, x, y, style(item.series), inside);
-  const asked = Map.groupBy(pointsOf(spec), (p) => p.item.kind === "line" ? p.item : `${p.item.series} ${p.item.shape}`);
-  ask(root, spec, [...asked.values()].map((some) => some.map((p) => ({ ...p, x: x.at(p.x), y: y.at(p.y), at: p }))), tip, panel, width);
+  const placed = pointsOf(spec).map((p) => ({ ...p, x: x.at(p.x), y: y.at(p.y), at: p }));
+  const asked = Map.groupBy(placed, ({ item }) => item.kind === "line" ? item : `${item.series} ${item.shape}`);
+  ask(root, spec, [...asked.values()], tip, panel, width);
   return root;
 }
 
@@ -209,10 +218,10 @@ function axes(root, spec, x, y, inside, height, slanted) {
     });
   }
   root.append(svg("path", { class: "axis", d: `M${inside.left},${inside.top}V${inside.bottom}H${inside.right}` }));
-  const middle = (inside.left + inside.right) / 2;
-  if (spec.x.label) root.append(svg("text", { class: "quiet", x: middle, y: height - 6, "text-anchor": "middle", text: spec.x.label }));
+  const label = { class: "quiet", "text-anchor": "middle" };
+  root.append(svg("text", { ...label, x: (inside.left + inside.right) / 2, y: height - 6, text: spec.x.label }));
   const turn = `translate(12 ${(inside.top + inside.bottom) / 2}) rotate(-90)`;
-  root.append(svg("text", { class: "quiet", transform: turn, "text-anchor": "middle", text: spec.y.label }));
+  root.append(svg("text", { ...label, transform: turn, text: spec.y.label }));
 }
 
 /** The outline through points: straight, or keeping a value until the next; null is a hole. */
@@ -240,8 +249,8 @@ const shapes = {
     plot.append(svg("path", { class: "rule", d: `M${from},${y.at(item.y)}H${to}` }));
   },
   line(plot, item, x, y, style) {
-    const look = { class: `curve ${item.look} ${colour(style)}`, "stroke-dasharray": item.look === "dense" ? false : dashes(style) };
-    plot.append(svg("path", { ...look, d: outline(item.x, item.y, x, y, item.step) }));
+    const look = { class: `curve ${item.look} ${colour(style)}`, d: outline(item.x, item.y, x, y, item.step) };
+    plot.append(svg("path", { ...look, "stroke-dasharray": item.look !== "dense" && dashes(style) }));
     const every = Math.max(1, Math.ceil(item.x.length / 8));
     item.x.forEach((value, k) => {
       if (!item.marked || item.y[k] === null || (k + style) % every) return;
@@ -252,15 +261,18 @@ const shapes = {
   box(plot, item, x, y, style) {
     const [left, right, at] = [x.at(item.at - 0.28), x.at(item.at + 0.28), x.at(item.at)];
     const [low, q1, median, q3, high] = ["low", "q1", "median", "q3", "high"].map((key) => y.at(item[key]));
-    plot.append(svg("path", { class: `whisker ${colour(style)}`, d: `M${at},${low}V${q1}M${at},${q3}V${high}M${at - 6},${low}h12M${at - 6},${high}h12` }));
-    plot.append(svg("rect", { class: `box ${colour(style)}`, x: left, y: q3, width: right - left, height: Math.max(1, q1 - q3) }));
+    const whiskers = `M${at},${low}V${q1}M${at},${q3}V${high}M${at - 6},${low}h12M${at - 6},${high}h12`;
+    plot.append(svg("path", { class: `whisker ${colour(style)}`, d: whiskers }));
+    const area = { x: left, y: q3, width: right - left, height: Math.max(1, q1 - q3) };
+    plot.append(svg("rect", { class: `box ${colour(style)}`, ...area }));
     plot.append(svg("path", { class: "middle", d: `M${left},${median}H${right}` }));
   },
   marks(plot, item, x, y, style) {
     const shape = item.shape || SHAPES[style % SHAPES.length];
     item.x.forEach((value, k) => {
       const at = x.at(value);
-      if (item.low.length) plot.append(svg("path", { class: `whisker ${colour(style)}`, d: `M${at},${y.at(item.low[k])}V${y.at(item.high[k])}` }));
+      const interval = item.low.length ? `M${at},${y.at(item.low[k])}V${y.at(item.high[k])}` : "";
+      if (interval) plot.append(svg("path", { class: `whisker ${colour(style)}`, d: interval }));
       const look = `mark ${shape} ${item.open ? "open " : ""}${colour(style)}`;
       plot.append(svg("path", { class: look, d: shapePath(shape, at, y.at(item.y[k]), 4) }));
     });

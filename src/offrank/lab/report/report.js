@@ -6,7 +6,8 @@ const DATA = JSON.parse(document.getElementById("data").textContent); // by sect
 function picker(section, figures, changed) {
   const place = document.querySelector(`[data-picker="${section}"]`);
   const names = figures[0].series;
-  const tasks = [...new Set(figures.flatMap((figure) => figure.panels.map((panel) => panel.task)))].filter((task) => task);
+  const every = figures.flatMap((figure) => figure.panels.map((panel) => panel.task));
+  const tasks = [...new Set(every)].filter((task) => task);
   const picked = { tasks: new Set(["", ...tasks]), names: new Set(names) };
   const group = (title, words, set, kind) => {
     const field = tag("fieldset", { class: kind }, tag("legend", { text: title }));
@@ -44,9 +45,10 @@ function reduced(panel, names) {
   const kept = panel.x.series.flatMap((name, at) => names.has(name) ? [at] : []);
   if (kept.length === panel.x.series.length) return { ...panel, items };
   const moved = (at) => at - Math.round(at) + kept.indexOf(Math.round(at));
+  const placed = (item) => item.kind === "box" ? { at: moved(item.at) } : { x: item.x.map(moved) };
   return {
     ...panel, x: { ...panel.x, high: kept.length - 0.4, places: kept.map((at) => panel.x.places[at]) },
-    items: items.map((item) => item.kind === "box" ? { ...item, at: moved(item.at) } : { ...item, x: item.x.map(moved) }),
+    items: items.map((item) => ({ ...item, ...placed(item) })),
   };
 }
 
@@ -65,8 +67,9 @@ function panels(name, figure, picked) {
 
 for (const [section, figures] of Object.entries(DATA)) {
   for (const [name, figure] of Object.entries(figures)) {
-    const keys = Object.entries(figure.keys).map(([kind, text]) => tag("li", {}, keySwatch(kind), tag("span", { text })));
-    document.querySelector(`[data-figure="${name}"]`).before(tag("ul", { class: "keys" }, ...keys));
+    const key = ([kind, text]) => tag("li", {}, keySwatch(kind), tag("span", { text }));
+    const keys = tag("ul", { class: "keys" }, ...Object.entries(figure.keys).map(key));
+    document.querySelector(`[data-figure="${name}"]`).before(keys);
   }
   if (Object.keys(figures).length) picker(section, Object.values(figures), (picked) => {
     for (const [name, figure] of Object.entries(figures)) panels(name, figure, picked);
