@@ -315,11 +315,11 @@ def test_the_command_saves_its_work_and_does_only_what_is_missing(
         assert json.loads(capsys.readouterr().out) == first
         assert (tmp_path / "q/rank-quality.png").read_bytes() == picture
         states = sorted(map(str, (tmp_path / "q").glob("*.state.npz")))
-        patched.setattr("offrank.lab.rank_quality.figure.draw", lambda *_: None)
+        patched.setattr("offrank.display.figures.save", lambda *_: None)
         more = ["--candidates", "8", "--episodes", "2", "--resamples", "20", "--quiet", "--json"]
         assert main(["rank-quality", "Swimmer-v3", "--run", *states, "--out", str(tmp_path / "q"), *more]) == 0
         assert json.loads(capsys.readouterr().out)["summary"] == first["summary"]
-    monkeypatch.setattr("offrank.lab.rank_quality.figure.draw", lambda *_: None)
+    monkeypatch.setattr("offrank.display.figures.save", lambda *_: None)
     assert main([*words, "--episodes", "3"]) == 0  # other settings: measured again
     assert json.loads(capsys.readouterr().out)["checkpoints"][0]["episodes"] == 3
 

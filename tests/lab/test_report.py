@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import tomllib
+from dataclasses import asdict
 from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,12 +23,13 @@ from offrank.cli import build_parser, main
 from offrank.cli.options import seeds
 from offrank.core.errors import UsageError
 from offrank.core.files import read_json, write_json
+from offrank.lab.rank_quality.figure import rank_quality
 from offrank.lab.report import clips
 from offrank.lab.report.commands import training
 from offrank.lab.report.page import build
 from offrank.lab.report.sources import LQR, STEPS, find
 from offrank.lab.statistics import censored_median, success_interval, survival
-from offrank.lab.studies import lqr
+from offrank.lab.studies import figures, lqr
 from offrank.lab.studies.outcomes import Row, groups, write_rows
 from offrank.lab.studies.tables import seconds_table, sensitivity_tables, summarise
 from test_cli import can_render
@@ -122,6 +124,12 @@ def data_of(text: str) -> dict[str, Any]:
     return json.loads(found.group(1))
 
 
+def items(figure: dict[str, Any], kind: str, series: str, **wanted: Any) -> list[dict[str, Any]]:
+    """Items of all panels of a figure, as data."""
+    found = [item for panel in figure["panels"] for item in panel["items"] if item["kind"] == kind]
+    return [item for item in found if item["series"] == series and item.items() >= wanted.items()]
+
+
 # --- contents
 
 
@@ -143,16 +151,40 @@ def test_the_table_holds_the_numbers_of_the_statistics_and_of_the_paper(page: Pa
 
 
 def test_the_figures_hold_the_numbers_of_the_statistics(page: Path) -> None:
-    [task] = data_of(page.read_text(encoding="utf-8"))["steps"]["tasks"]
-    variants = {variant["name"]: variant for variant in task["variants"]}
+    drawn = data_of(page.read_text(encoding="utf-8"))["steps"]
     for group in groups(some_rows()):
-        variant = variants[group.variant.label]
-        assert variant["median"] == censored_median(group.reached, group.spent)
+        name = group.variant.label
+        [star] = items(drawn["curves"], "marks", name, shape="star")
+        assert (star["x"], star["y"]) == ([censored_median(group.reached, group.spent)], [325])
+        line = items(drawn["curves"], "line", name)[0]
+        assert list(zip(line["x"], line["y"], strict=True)) == [(e[1], e[2]) for e in group.rows[0]["evaluations"]]
         x, y = survival(group.reached, group.spent)
-        assert variant["survival"] == [[0, 1], *([a, b] for a, b in zip(x, y, strict=True))]
-        assert [run["reached"] for run in variant["runs"]] == group.reached
-        assert variant["runs"][0]["points"] == [e[1:] for e in group.rows[0]["evaluations"]]
-    assert variants["op-ars"]["box"]["median"] == 200_000 and variants["op-ars"]["paper"] == 440_000
+        [arrived] = items(drawn["arrivals"], "line", name)
+        assert arrived["x"] == [0, *x] and arrived["y"] == pytest.approx([0, *(1 - y)], abs=1e-3)
+        marks = {shape: items(drawn["boxes"], "marks", name, shape=shape) for shape in ("circle", "triangle")}
+        assert [steps for mark in marks["circle"] for steps in mark["y"]] == [r for r in group.reached if r]
+        assert sum(len(mark["y"]) for mark in marks["triangle"]) == group.reached.count(None)
+        assert drawn["curves"]["panels"][0]["counts"][name] == "2 of 3"
+    assert items(drawn["boxes"], "box", "op-ars")[0]["median"] == 200_000
+    assert items(drawn["boxes"], "marks", "op-ars", shape="star")[0]["y"] == [440_000]
+
+
+def test_the_page_has_the_figures_that_are_written_as_pictures(page: Path, study: Path) -> None:
+    """One definition each: what `offrank reproduce` and `offrank rank-quality` save is what the page holds."""
+    rows, record = find(study).rows, read_json(RECORD)
+    wanted = {
+        "steps": {
+            "curves": figures.seed_curves(rows[STEPS]),
+            "boxes": figures.box_plots(rows[STEPS]),
+            "arrivals": figures.arrival_curves(rows[STEPS]),
+        },
+        "seeds": {"seeds": figures.seed_bands(rows["seeds"])},
+        "sensitivity": {"sensitivity": figures.seed_bands(rows["sensitivity"], combinations=True)},
+        "lqr": {"lqr": lqr.figure(rows[LQR])},
+        "rank": {"rank": rank_quality(record["checkpoints"])},
+    }
+    plain = {name: {key: asdict(figure) for key, figure in by.items()} for name, by in wanted.items()}
+    assert data_of(page.read_text(encoding="utf-8")) == json.loads(json.dumps(plain))
 
 
 def test_the_other_studies_are_there_with_their_numbers(page: Path, study: Path) -> None:
@@ -162,21 +194,22 @@ def test_the_other_studies_are_there_with_their_numbers(page: Path, study: Path)
     assert tables["Seconds to the threshold"][1:] == seconds_table(groups(some_rows())).rows
     assert tables["Swimmer-v3, by n_b and h"][1:] == sensitivity_tables(rows["sensitivity"])[0].rows
     methods = lqr.summarise(rows[LQR])["methods"]
-    for line in data["lqr"]["panels"][0]["lines"]:
-        assert [point[1] for point in line["points"]] == methods[line["name"]]["median"]
-    assert data["seeds"]["tasks"][0]["lines"][0]["runs"] == 3
-    assert set(data["sensitivity"]["names"]) == {"all runs", "n_b 2, h 0.1", "n_b 2, h 0.5"}
+    for name, method in methods.items():
+        line = items(data["lqr"]["lqr"], "line", name)[0]
+        assert line["y"] == [None if v is None else max(v, lqr.FLOOR) for v in method["median"]]
+    assert data["seeds"]["seeds"]["panels"][0]["title"].endswith(": 3 runs")
+    assert data["sensitivity"]["sensitivity"]["series"] == ["median of all runs", "n_b 2, h 0.1", "n_b 2, h 0.5"]
 
 
 def test_rank_quality_is_there_with_its_numbers(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     record = read_json(RECORD)
     table = Reader(text).tables["Swimmer-v3: Spearman correlation and 95% interval"]
-    [task] = data_of(text)["rank"]["tasks"]
+    marks = items(data_of(text)["rank"]["rank"], "marks", "kernel")
+    shown = {(y, low, high) for m in marks for y, low, high in zip(m["y"], m["low"], m["high"], strict=True)}
     for at, checkpoint in enumerate(record["checkpoints"]):
         kernel = checkpoint["rankers"]["kernel"]
-        for target in task["targets"]:
-            assert target["checkpoints"][at]["points"]["kernel"] == kernel[target["target"]]["spearman"]
+        assert {tuple(by["spearman"][k] for k in ("value", "low", "high")) for by in kernel.values()} <= shown
         lines = [line for line in table if line[1] == "kernel"]
         assert lines[at][2].startswith(f"{kernel['max']['spearman']['value']:+.2f} (")
 
@@ -275,7 +308,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     text = build(find(tmp_path), tmp_path, ["report", name])
     Reader(text)
     assert "<img" not in text and text.count("</script>") == 2
-    assert data_of(text)["steps"]["tasks"][0]["task"] == name
+    assert data_of(text)["steps"]["curves"]["panels"][0]["task"] == name
 
 
 def test_equal_folders_make_equal_pages(study: Path) -> None:
@@ -362,14 +395,15 @@ def test_a_run_that_was_never_evaluated_is_left_out(tmp_path: Path) -> None:
     assert text.count("Runs left out because they ended before an evaluation was due: Swimmer-v3 op-ars (1).") == 4
     assert tables["Swimmer-v3, threshold 325"][2][2] == "1 of 1 (21%-100%)"
     assert tables["Swimmer-v3, by n_b and h"][1][1] == "400 (1 of 1)"
-    assert [run["seed"] for run in data["steps"]["tasks"][0]["variants"][0]["runs"]] == [0]
+    assert [line["name"] for line in items(data["steps"]["curves"], "line", "op-ars")] == ["op-ars, seed 0"]
 
 
 def test_a_run_whose_evaluations_were_not_stored_is_in_the_table(tmp_path: Path) -> None:
     write_rows(tmp_path / "table1.json", [{k: v for k, v in row(0, None).items() if k != "evaluations"}])
     text = build(find(tmp_path), tmp_path, ["report"])
     assert Reader(text).tables["Swimmer-v3, threshold 325"][2][2] == "0 of 1 (0%-79%)"
-    assert data_of(text)["steps"]["tasks"][0]["variants"][0]["runs"][0]["points"] == []
+    assert set(data_of(text)["steps"]) == {"boxes", "arrivals"}
+    assert 'data-figure="curves"' not in text
 
 
 @pytest.mark.parametrize(
@@ -484,13 +518,13 @@ def tip(browser: Browser) -> str:
 
 
 def test_the_browser_draws_every_figure_without_errors(opened: Browser) -> None:
-    wanted = {"curves": 1, "boxes": 1, "survival": 1, "seeds": 1, "sensitivity": 1, "lqr": 3, "rank": 3}
+    wanted = {"curves": 1, "boxes": 1, "arrivals": 1, "seeds": 1, "sensitivity": 1, "lqr": 3, "rank": 6}
     for name, panels in wanted.items():
         assert count(opened, f"[data-figure={name}] svg") == panels
     assert count(opened, "[data-figure=curves] .curve") == len(some_rows())
     assert count(opened, "[data-figure=curves] .mark.star") == 3
     assert count(opened, "[data-figure=curves] .rule") == 1
-    assert count(opened, "[data-figure=boxes] .mark.hollow") == 3
+    assert count(opened, "[data-figure=boxes] .mark.triangle.open") == 3
     outlines = opened.ask("[...document.querySelectorAll('svg path')].map(p => p.getAttribute('d')).join()")
     assert not re.search("NaN|Infinity|undefined", outlines)
     assert opened.problems == []
@@ -500,17 +534,18 @@ def test_pointing_at_a_star_tells_the_censored_median(opened: Browser) -> None:
     opened.point(*place_of(opened, "[data-figure=curves] .mark.star.s0"))
     opened.settle()
     middle = censored_median(groups(some_rows())[0].reached, groups(some_rows())[0].spent)
-    assert tip(opened) == f"ars\ncensored median {middle:,.0f} steps"
+    at = f"environment steps of training: {middle:,.0f}\nmean return of an episode: 325"
+    assert tip(opened) == f"ars, censored median\n{at}"
 
 
 def test_arrow_keys_move_along_a_curve_and_to_the_next(opened: Browser) -> None:
     opened.ask("document.querySelector('[data-figure=curves] svg').focus()")
     opened.press("ArrowRight")
-    assert tip(opened) == "ars, seed 0\n40,000 steps\nreturn 30.0 ± 1.0"
+    assert tip(opened) == "ars, seed 0\nenvironment steps of training: 40,000\nmean return of an episode: 30"
     opened.press("ArrowRight")
-    assert tip(opened).startswith("ars, seed 0\n80,000 steps")
+    assert tip(opened).startswith("ars, seed 0\nenvironment steps of training: 80,000\n")
     opened.press("ArrowDown")
-    assert tip(opened).startswith("ars, seed 1\n80,000 steps")
+    assert tip(opened).startswith("ars, seed 1\nenvironment steps of training: 80,000\n")
     opened.press("Escape")
     assert tip(opened) == ""
 
@@ -519,7 +554,8 @@ def test_algorithms_can_be_picked(opened: Browser) -> None:
     opened.ask("document.querySelector('[data-picker=steps] input[value=\"op-ars\"]').click()")
     assert count(opened, "[data-figure=curves] .curve") == 6
     assert count(opened, "[data-figure=boxes] .box") == 2
-    assert count(opened, "[data-figure=survival] .curve") == 2
+    assert "op-ars" not in opened.ask("document.querySelector('[data-figure=boxes] svg').textContent")
+    assert count(opened, "[data-figure=arrivals] .curve") == 2
     opened.ask("document.querySelector('[data-picker=steps] .names button:last-of-type').click()")
     assert count(opened, "[data-figure=curves] svg") == 0
     opened.ask("document.querySelector('[data-picker=steps] .names button').click()")
@@ -533,8 +569,35 @@ def test_tasks_can_be_picked(browser: Browser, tmp_path: Path) -> None:
     browser.open(tmp_path / "two.html")
     assert count(browser, "[data-figure=curves] svg") == 2
     browser.ask("document.querySelector('[data-picker=steps] .tasks input').click()")
-    assert browser.ask("document.querySelector('[data-figure=curves] figcaption').textContent") == "Other-v0"
-    assert count(browser, "[data-figure=survival] svg") == 1
+    assert (
+        browser.ask("document.querySelector('[data-figure=curves] figcaption').textContent")
+        == "Other-v0, threshold 325"
+    )
+    assert count(browser, "[data-figure=arrivals] svg") == 1
+
+
+def test_one_task_has_the_whole_width(opened: Browser) -> None:
+    whole = opened.ask("document.querySelector('[data-figure=curves]').clientWidth")
+    assert whole > 1100
+    for name in ("curves", "boxes", "arrivals", "seeds"):
+        assert opened.ask(f"document.querySelector('[data-figure={name}] svg').getBoundingClientRect().width") == whole
+
+
+def test_the_legend_is_outside_the_picture(opened: Browser) -> None:
+    """Series are named above all panels, and so is what stars and dashes mean."""
+    assert count(opened, "[data-picker=steps] .names .swatch") == 3 and count(opened, ".panels .swatch") == 0
+    keys = opened.ask("[...document.querySelectorAll('.keys')][0].textContent")
+    assert keys == "thresholdcensored median"
+
+
+def test_the_numbers_of_a_panel_are_a_table(opened: Browser) -> None:
+    opened.ask("document.querySelector('[data-figure=curves] details.numbers').open = true")
+    opened.settle()
+    table = "document.querySelector('[data-figure=curves] .numbers table')"
+    assert opened.ask(f"[...{table}.tHead.rows[0].cells].every(cell => cell.scope === 'col')")
+    first = opened.ask(f"[...{table}.tBodies[0].rows[0].cells].map(cell => cell.textContent)")
+    assert first == ["ars, seed 0", "40,000", "30", ""]
+    assert opened.ask(f"{table}.tBodies[0].rows.length") > 9 * 3
 
 
 def test_a_phone_shows_it_without_scrolling_sideways(opened: Browser) -> None:
@@ -569,6 +632,8 @@ def test_names_are_text_in_the_browser_too(browser: Browser, tmp_path: Path) -> 
     (tmp_path / "odd.html").write_text(build(find(tmp_path), tmp_path, ["report"]), encoding="utf-8")
     browser.problems.clear()
     browser.open(tmp_path / "odd.html")
-    assert browser.ask("document.querySelector('[data-figure=curves] figcaption').textContent") == name
+    assert (
+        browser.ask("document.querySelector('[data-figure=curves] figcaption').textContent") == f"{name}, threshold 325"
+    )
     assert count(browser, "img") == 0
     assert browser.problems == []

@@ -1,24 +1,21 @@
-"""Learning curves. The colours are those of Okabe and Ito, which colour-blind readers can distinguish; dashes help in
-print."""
+"""Learning curves of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from offrank.core.arrays import Metrics
-from offrank.core.errors import OffrankError, UsageError
+from offrank.core.errors import UsageError
+from offrank.display.figures import Axis, Band, Figure, Item, Line, Marks, Panel, Rule, save
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import CONFIG, CURVE, METRICS
 from offrank.runs.metrics import read_metrics
 from offrank.runs.opening import read_config
 from offrank.runs.run import Run
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 3)))
-FORMATS = ("png", "svg", "pdf")
+STEPS, RETURN = "environment steps of training", "mean return of an episode"
 
 
 @dataclass(frozen=True)
@@ -69,28 +66,8 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def plot_runs(folders: Sequence[Path], out: Path) -> None:
-    """Plot the evaluations of runs against training steps, with a panel per task and a colour per algorithm."""
-    if out.suffix.lstrip(".") not in FORMATS:
-        raise UsageError(f"{out}: a picture ends in {', '.join('.' + f for f in FORMATS)}")
-    from matplotlib.figure import Figure
-
-    curves = [Curve.read(folder) for folder in folders]
-    tasks = list(dict.fromkeys(c.config.task for c in curves))
-    valued = [r for r in curves[0].records if {"q_start", "return_discounted"} <= set(r)] if len(curves) == 1 else []
-    panels = len(tasks) + bool(valued)
-    columns = min(panels, 3)
-    rows = -(-panels // columns)
-    figure = Figure(figsize=(6.4 * columns, 4.2 * rows), layout="constrained")
-    for number, task in enumerate(tasks):
-        axes = figure.add_subplot(rows, columns, number + 1)
-        _panel(axes, task, [c for c in curves if c.config.task == task])
-    if valued:
-        _value_panel(figure.add_subplot(rows, columns, panels), valued)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out, dpi=150)
-    except OSError as error:
-        raise OffrankError(f"cannot write {out}: {error.strerror or error}") from error
+    """Plot the learning curves of runs to a file."""
+    save(learning_curves([Curve.read(folder) for folder in folders]), out)
 
 
 def plot_ended(runs: Iterable[Run]) -> None:
@@ -100,95 +77,79 @@ def plot_ended(runs: Iterable[Run]) -> None:
             plot_runs([run.folder], run.folder / CURVE)
 
 
-def _panel(axes: Any, task: str, curves: Sequence[Curve]) -> None:
-    labels = list(dict.fromkeys(c.label for c in curves))
-    for curve in curves:
-        style = labels.index(curve.label)
-        colour, dash = COLOURS[style % len(COLOURS)], DASHES[style % len(DASHES)]
-        evaluations = curve.evaluations()
-        iterations = [r for r in curve.records if r["kind"] == "iteration"]
-        if len(curves) == 1 and iterations:
-            x = [r["steps"] for r in iterations]
-            cut = curve.config.hyperparameters.get("train_horizon")
-            label = f"training episodes, cut at {cut} steps" if cut else "training episodes"
-            axes.plot(x, [r["return_mean"] for r in iterations], color="0.75", lw=0.8, label=label)
-            if "return_best" in iterations[0]:
-                best = [r["return_best"] for r in iterations]
-                axes.plot(x, best, color=COLOURS[4], lw=0.8, label="best member")
-            _trust(axes, iterations)
-        steps = [r["steps"] for r in evaluations]
-        mean = [r["return_mean"] for r in evaluations]
-        axes.plot(steps, mean, color=colour, ls=dash, lw=1.8, label=_once(axes, curve.label))
-        if len(curves) == 1:
-            std = [r["return_std"] for r in evaluations]
-            low, high = ([m + s * d for m, d in zip(mean, std, strict=True)] for s in (-1, 1))
-            axes.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0, label="± one standard deviation")
-        if (crossing := curve.crossing(curve.config.threshold)) is not None:
-            at = (crossing["steps"], crossing["return_mean"])
-            axes.plot(*at, "*", color=colour, mec="black", ms=13, label=_once(axes, "threshold first reached"))
+def learning_curves(curves: Sequence[Curve]) -> Figure:
+    """The evaluations of runs against training steps, with a panel per task and a colour per algorithm. A run alone is
+    shown with its training episodes and what it knows of its ranker and critics."""
+    tasks = list(dict.fromkeys(c.config.task for c in curves))
+    more = _spread_and_training(curves[0]) if len(curves) == 1 else []
+    panels = [_task_panel(task, [c for c in curves if c.config.task == task], more) for task in tasks]
+    if len(curves) == 1:
+        panels += _learned_panels([r for r in curves[0].records if r["kind"] == "iteration"])
+    labels = [c.label for c in curves]
+    drawn = (item.series for panel in panels for item in panel.items if not isinstance(item, Rule))
+    keys = {"rule": "threshold"} if any(c.config.threshold is not None for c in curves) else {}
+    if any(c.crossing(c.config.threshold) for c in curves):
+        keys["star"] = "threshold first reached"
+    if len(curves) == 1:
+        keys["band"] = "± one standard deviation"
+    return Figure(list(dict.fromkeys([*labels, *drawn])), panels, keys)
+
+
+def _task_panel(task: str, curves: Sequence[Curve], more: Sequence[Item]) -> Panel:
     threshold = curves[0].config.threshold
-    if threshold is not None:
-        axes.axhline(threshold, color="black", lw=1, ls=(0, (4, 3)))
-        axes.annotate(
-            f"threshold {threshold:g}", (0.01, threshold), xycoords=("axes fraction", "data"), va="bottom", fontsize=8
-        )
+    items = [*more] if threshold is None else [*more, Rule(threshold)]
+    for curve in curves:
+        evaluations = curve.evaluations()
+        seed = f"{curve.label}, seed {curve.config.seed}"
+        items.append(_line(curve.label, evaluations, "return_mean", name=seed))
+        if (crossing := curve.crossing(threshold)) is not None:
+            items.append(Marks(curve.label, [crossing["steps"]], [crossing["return_mean"]], [seed], shape="star"))
     seeds = sorted({c.config.seed for c in curves})
-    axes.set_title(f"{task}, seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}")
-    axes.set_xlabel("environment steps of training")
-    axes.set_ylabel("mean return of an episode")
-    axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.grid(alpha=0.25)
-    axes.legend(loc="best", fontsize=8, framealpha=0.6)
+    title = f"{task}, seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}"
+    title += "" if threshold is None else f", threshold {threshold:g}"
+    return Panel(title, Axis(STEPS, low=0), Axis(RETURN), items, task)
 
 
-def _trust(axes: Any, iterations: Sequence[Metrics]) -> None:
-    """Plot the trust in the ranker on a second axis, and shade the iterations that it ranked."""
-    with_trust = [r for r in iterations if "ranker_trust" in r]
-    if not with_trust:
-        return
-    steps, trust = [r["steps"] for r in with_trust], [r["ranker_trust"] for r in with_trust]
-    right = axes.twinx()
-    axes.set_zorder(right.get_zorder() + 1)
-    axes.patch.set_visible(False)
-    right.fill_between(
-        steps, -1, 1, where=[r["ranker_learned"] for r in with_trust], step="mid", color=COLOURS[5], alpha=0.15, lw=0
-    )
-    right.plot(steps, trust, color=COLOURS[5], lw=1.0)
-    right.set_ylim(-1, 1)
-    right.set_ylabel("trust in the ranker (shaded: it ranked)", color=COLOURS[5])
+def _spread_and_training(curve: Curve) -> list[Item]:
+    """The spread of a run's evaluations, and the returns of its training episodes."""
+    iterations = [r for r in curve.records if r["kind"] == "iteration"]
+    cut = curve.config.hyperparameters.get("train_horizon")
+    training = f"training episodes, cut at {cut} steps" if cut else "training episodes"
+    items: list[Item] = [_line(training, iterations, "return_mean", look="dense")] if iterations else []
+    if iterations and "return_best" in iterations[0]:
+        items.append(_line("best member", iterations, "return_best", look="dense"))
+    evaluations = curve.evaluations()
+    low, high = ([r["return_mean"] + sign * r["return_std"] for r in evaluations] for sign in (-1, 1))
+    return [*items, Band(curve.label, [r["steps"] for r in evaluations], low, high, "one standard deviation")]
 
 
-def _value_panel(axes: Any, records: Sequence[Metrics]) -> None:
-    """A critic's value of the policies that were run at their start states beside their discounted returns, and the
-    share of the elites that had followed its gradient, where there are any."""
-    steps = [r["steps"] for r in records]
-    axes.plot(steps, [r["q_start"] for r in records], color=COLOURS[0], lw=1.5, label="critic's value at the start")
-    axes.plot(steps, [r["return_discounted"] for r in records], color=COLOURS[1], lw=1.5, ls="--", label="true value")
-    axes.set_xlabel("environment steps of training")
-    axes.set_ylabel("discounted return")
-    axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.grid(alpha=0.25)
-    axes.legend(loc="upper left", fontsize=8, framealpha=0.6)
-    if "gradient_elites" not in records[0]:
-        return
-    beside = axes.twinx()
-    beside.plot(steps, [r["gradient_elites"] for r in records], color=COLOURS[5], lw=1.0)
-    beside.set_ylim(-0.02, 1.5)
-    beside.set_yticks([0.0, 0.5, 1.0])
-    beside.set_ylabel("share of elites with gradient steps", color=COLOURS[5])
+def _learned_panels(iterations: Sequence[Metrics]) -> list[Panel]:
+    """The trust in a ranker and the iterations that it ranked; a critic's value of the policies that were run at their
+    start states beside their discounted returns; the share of elites that had followed its gradient."""
+    panels = []
+    trusted = [r for r in iterations if "ranker_trust" in r]
+    valued = [r for r in iterations if {"q_start", "return_discounted"} <= set(r)]
+    shared = [r for r in valued if "gradient_elites" in r]
+    if trusted:
+        ranked = [r for r in trusted if r["ranker_learned"]]
+        steps, trust = [r["steps"] for r in ranked], [r["ranker_trust"] for r in ranked]
+        marks = Marks("iterations that it ranked", steps, trust, [f"iteration {r['iteration']}" for r in ranked])
+        line = _line("trust in the ranker", trusted, "ranker_trust", look="dense")
+        panels.append(Panel("Trust in the ranker", Axis(STEPS, low=0), Axis("trust", -1, 1), [line, marks]))
+    if valued:
+        value = _line("critic's value at the start", valued, "q_start")
+        paid = _line("true value", valued, "return_discounted")
+        panels.append(
+            Panel("Value of the policies that were run", Axis(STEPS, low=0), Axis("discounted return"), [value, paid])
+        )
+    if shared:
+        share = _line("elites with gradient steps", shared, "gradient_elites", look="dense")
+        panels.append(Panel("Elites with gradient steps", Axis(STEPS, low=0), Axis("share", -0.02, 1.02), [share]))
+    return panels
 
 
-def _once(axes: Any, label: str) -> str:
-    """The label, or "_" (no legend entry) if the panel has a line with this label."""
-    return "_" if label in axes.get_legend_handles_labels()[1] else label
-
-
-def short(value: float) -> str:
-    """1500000 as '1.5M', 2000 as '2k'."""
-    for unit, name in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= unit:
-            return f"{value / unit:g}{name}"
-    return f"{value:g}"
+def _line(series: str, records: Sequence[Metrics], metric: str, name: str = "", look: str = "") -> Line:
+    return Line(series, [r["steps"] for r in records], [r[metric] for r in records], name, look)
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -115,10 +115,11 @@ def rank_quality(args: argparse.Namespace) -> int:
         "versions": versions(),
     }
     if args.out:
-        from offrank.lab.rank_quality.figure import draw
+        from offrank.display.figures import save
+        from offrank.lab.rank_quality.figure import rank_quality
 
         write_json(args.out / RECORD, record)
-        draw(record, args.out / FIGURE)
+        save(rank_quality(records), args.out / FIGURE)
     if args.json:
         print(json.dumps(record, indent=2))
     else:

@@ -1,10 +1,14 @@
-// Charts of lines, areas, boxes and marks in SVG. Pointing at a point, or moving to it by the arrow keys, shows its
-// values. Colour, dashes and shape each identify a series.
+// Draws the panels of a figure (offrank/display/figures.py) in SVG. Pointing at a point, or moving to it by the arrow
+// keys, shows its values. Colour, dashes and shape each identify a series.
 "use strict";
 
 const DASHES = ["", "8 4", "8 3 2 3", "2 3", "12 3 2 3 2 3", "4 6"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "down", "cross"];
 const COLOURS = 7;
+const PRINTED = 380; // about the width of a panel on paper, so that its text keeps its size
+const LETTER = 6.5; // about the width of one
+const LONGEST = 20; // letters of a slanted name
+const ORDER = ["band", "rule", "line", "box", "marks"]; // from back to front
 
 /** An element: attributes by name, `text` for its text, children after. Text never becomes markup. */
 function make(space, name, attributes = {}, ...children) {
@@ -26,8 +30,9 @@ function short(value) {
   }
   return String(+value.toPrecision(4));
 }
-const shortened = (text) => text.length > LONGEST ? `${text.slice(0, LONGEST / 2)}…${text.slice(1 - LONGEST / 2)}` : text;
-const grouped = (value) => Math.round(value).toLocaleString("en");
+const exact = (v) => Math.abs(v) >= 1e4 ? Math.round(v).toLocaleString("en") : String(+v.toPrecision(4));
+const half = LONGEST / 2;
+const shortened = (text) => text.length > LONGEST ? `${text.slice(0, half)}…${text.slice(1 - half)}` : text;
 
 /** Round places between two values. */
 function ticks(low, high, count) {
@@ -38,34 +43,39 @@ function ticks(low, high, count) {
   return out;
 }
 
-/** From a value to a place: {at, ticks}. `axis` has min, max and perhaps log. */
-function scale(axis, from, to, count) {
-  if (axis.log) {
-    const low = Math.log10(axis.min), high = Math.log10(axis.max);
-    const every = Math.max(1, Math.round((high - low) / count));
-    const marks = [];
-    for (let k = Math.ceil(low - 1e-9); k <= high + 1e-9; k += every) marks.push(10 ** k);
-    return { at: (v) => from + ((Math.log10(v) - low) / (high - low)) * (to - from), ticks: marks };
-  }
-  const span = axis.max - axis.min || 1;
-  return { at: (v) => from + ((v - axis.min) / span) * (to - from), ticks: ticks(axis.min, axis.min + span, count) };
+/** From a value to a place: {at, ticks}. `values` decide where the axis gives no end. */
+function scale(axis, values, from, to, count) {
+  let low = Infinity, high = -Infinity;
+  for (const v of values) if (v !== null && !(axis.log && v <= 0)) { low = Math.min(low, v); high = Math.max(high, v); }
+  if (low > high) [low, high] = [axis.log ? 0.1 : 0, 1];
+  const room = axis.log ? 0 : 0.04 * (high - low || Math.abs(high) || 1);
+  low = axis.low ?? low - room;
+  high = axis.high ?? high + room;
+  if (!axis.log) return { at: (v) => from + ((v - low) / (high - low)) * (to - from), ticks: ticks(low, high, count) };
+  const [first, last] = [Math.log10(low), Math.max(Math.log10(high), Math.log10(low) + 0.1)];
+  const every = Math.max(1, Math.round((last - first) / count));
+  const marks = [];
+  for (let k = Math.ceil(first - 1e-9); k <= last + 1e-9; k += every) marks.push(10 ** k);
+  return { at: (v) => from + ((Math.log10(v) - first) / (last - first)) * (to - from), ticks: marks };
 }
 
 /** The outline of a mark around a place. */
 function shapePath(shape, x, y, r) {
-  const polygon = (points) => "M" + points.map(([a, b]) => `${(x + a * r).toFixed(2)},${(y + b * r).toFixed(2)}`).join("L") + "Z";
+  const corner = ([a, b]) => `${(x + a * r).toFixed(2)},${(y + b * r).toFixed(2)}`;
+  const polygon = (points) => `M${points.map(corner).join("L")}Z`;
   if (shape === "square") return polygon([[-0.85, -0.85], [0.85, -0.85], [0.85, 0.85], [-0.85, 0.85]]);
   if (shape === "triangle") return polygon([[0, -1.1], [1, 0.8], [-1, 0.8]]);
   if (shape === "down") return polygon([[0, 1.1], [1, -0.8], [-1, -0.8]]);
   if (shape === "diamond") return polygon([[0, -1.2], [1.1, 0], [0, 1.2], [-1.1, 0]]);
   if (shape === "cross") {
     const a = 0.35;
-    return polygon([[-a, -1], [a, -1], [a, -a], [1, -a], [1, a], [a, a], [a, 1], [-a, 1], [-a, a], [-1, a], [-1, -a], [-a, -a]]);
+    const upper = [[-1, a], [-1, -a], [-a, -a], [-a, -1], [a, -1], [a, -a]];
+    return polygon([...upper, ...upper.map(([b, c]) => [-b, -c])]);
   }
-  if (shape === "tick") return `M${x},${y - r}V${y + r}`;
+  if (shape === "tick") return `M${x},${y - 2 * r}V${y + 2 * r}`;
   if (shape === "star") {
     return polygon([...Array(10).keys()].map((k) => {
-      const angle = (Math.PI * k) / 5, length = k % 2 ? 0.7 : 1.7;
+      const angle = (Math.PI * k) / 5, length = k % 2 ? 0.8 : 2;
       return [Math.sin(angle) * length, -Math.cos(angle) * length];
     }));
   }
@@ -73,27 +83,30 @@ function shapePath(shape, x, y, r) {
 }
 
 const colour = (style) => `s${style % COLOURS}`;
+const dashes = (style) => DASHES[style % DASHES.length];
 
 /** A sample of a series' look, for its name. */
 function swatch(style) {
-  const line = svg("path", { d: "M1,7H43", class: `curve ${colour(style)}`, "stroke-dasharray": DASHES[style % DASHES.length] });
+  const line = svg("path", { d: "M1,7H43", class: `curve ${colour(style)}`, "stroke-dasharray": dashes(style) });
   const mark = svg("path", { d: shapePath(SHAPES[style % SHAPES.length], 22, 7, 4.5), class: `mark ${colour(style)}` });
   return svg("svg", { class: "swatch", viewBox: "0 0 44 14", "aria-hidden": "true" }, line, mark);
 }
 
-/**
- * Draw a figure into a host, at the host's width, and again when that changes.
- *
- * spec: title; x and y: {label, min, max, log, format, places: [{at, label}]} (places are names instead of numbers); areas: {style, points: [x, low, high]};
- * lines: {style, points: [x, y, tip], look, step, marked}; boxes: {style, x, width, low, q1, median, q3, high};
- * bars: {style, x, low, high}; marks: {style, x, y, tip, shape, size, look}; rules: {y, label, from, to, look}.
- * A tip is what is said of a point; points without one are not asked. y is null where a line has a hole.
- */
-function draw(host, spec) {
+/** A sample of what a figure's key explains: "rule", "star", "open", "tick" or "band". */
+function keySwatch(kind) {
+  const drawn = {
+    rule: { class: "rule", d: "M1,7H43" }, band: { class: "area s6", d: "M1,2H43V12H1Z" },
+    open: { class: "mark open s6", d: shapePath("triangle", 22, 7, 5) },
+  }[kind] || { class: `mark ${kind} open s6`, d: shapePath(kind, 22, 7, 3.2) };
+  return svg("svg", { class: "swatch", viewBox: "0 0 44 14", "aria-hidden": "true" }, svg("path", drawn));
+}
+
+/** Draw a panel into a host, at the host's width, and again when that changes. `style` numbers the series. */
+function draw(host, spec, style) {
   const panel = tag("figure", { class: "panel" });
   const observer = new ResizeObserver(() => render());
   const tip = tag("div", { class: "tip", role: "status", "aria-live": "polite", hidden: true });
-  panel.append(tag("figcaption", { text: spec.title }), tip);
+  panel.append(tag("figcaption", { text: spec.title }), tip, numbers(spec));
   host.append(panel);
   let picture = null, width = 0;
 
@@ -101,7 +114,7 @@ function draw(host, spec) {
     const now = Math.max(Math.round(wide), 260);
     if (now === width) return;
     width = now;
-    const next = picturePanel(spec, width, tip, panel);
+    const next = picturePanel(spec, style, width, tip, panel);
     if (picture) picture.replaceWith(next);
     else tip.before(next);
     picture = next;
@@ -111,24 +124,63 @@ function draw(host, spec) {
   return { render, close: () => observer.disconnect() };
 }
 
-const PRINTED = 380; // about the width of a panel on paper, so that its text keeps its size
-const LETTER = 6.5; // about the width of one
-const LONGEST = 20; // letters of a slanted name
+/** What is said of series in a panel, and its points as a table; made when it is asked for. */
+function numbers(spec) {
+  const part = tag("details", { class: "numbers" }, tag("summary", { text: "Numbers" }));
+  part.addEventListener("toggle", () => {
+    const counts = Object.entries(spec.counts).filter(([name]) => spec.items.some((item) => item.series === name));
+    const cells = (kind, words, more) => tag("tr", {}, ...words.map((text) => tag(kind, { text, ...more })));
+    const across = (text) => spec.x.places.length ? [] : [text];
+    const numbersOf = (p) => [p.name, ...across(exact(p.x)), exact(p.y), p.beside.join("; ")];
+    const rows = pointsOf(spec).map((p) => cells("td", numbersOf(p)));
+    const head = cells("th", ["of", ...across(spec.x.label), spec.y.label, "interval"], { scope: "col" });
+    const body = [tag("caption", { text: spec.title }), tag("thead", {}, head), tag("tbody", {}, ...rows)];
+    const table = tag("table", {}, ...body);
+    const said = counts.map(([name, count]) => tag("li", { text: `${name}: ${count}` }));
+    part.append(tag("ul", { class: "note" }, ...said));
+    part.append(tag("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": spec.title }, table));
+  }, { once: true });
+  return part;
+}
 
-function picturePanel(spec, width, tip, panel) {
+/** Every point that has a value: {item, x, y, name, beside}; `beside` are the intervals known of it. */
+function pointsOf(spec) {
+  const between = (low, high) => `${exact(low)} to ${exact(high)}`;
+  return spec.items.flatMap((item) => {
+    if (item.kind === "line") {
+      const bands = spec.items.filter((other) => other.kind === "band" && other.series === item.series);
+      return item.x.flatMap((x, k) => item.y[k] === null ? [] : [{
+        item, x, y: item.y[k], name: item.name || item.series,
+        beside: bands.flatMap((band) => {
+          const at = band.x.indexOf(x);
+          return at < 0 ? [] : [`${band.name}: ${between(band.low[at], band.high[at])}`];
+        }),
+      }]);
+    }
+    if (item.kind !== "marks") return [];
+    return item.x.map((x, k) => ({
+      item, x, y: item.y[k], name: item.names[k], beside: item.low.length ? [between(item.low[k], item.high[k])] : [],
+    }));
+  });
+}
+
+function picturePanel(spec, style, width, tip, panel) {
   const inside = { left: 56, right: width - 12, top: 10 };
-  const places = spec.x.places || [];
-  const longest = Math.max(0, ...places.flatMap((place) => place.label.split("\n").map((line) => line.length)));
+  const places = spec.x.places;
+  const longest = Math.max(0, ...places.flatMap((label) => label.split("\n").map((line) => line.length)));
   const slanted = longest * LETTER > (inside.right - inside.left) / (places.length || 1);
-  const lines = Math.max(1, ...places.map((place) => place.label.split("\n").length));
+  const lines = Math.max(1, ...places.map((label) => label.split("\n").length));
   const under = slanted ? 118 : 18 + 13 * lines + (spec.x.label ? 13 : 0);
-  const height = Math.round(Math.min(330, Math.max(200, width * 0.54))) + under;
+  const height = Math.round(Math.min(420, Math.max(200, width * 0.54))) + under;
   inside.bottom = height - under;
-  const x = scale(spec.x, inside.left, inside.right, Math.max(2, Math.round(width / 110)));
-  const y = scale(spec.y, inside.bottom, inside.top, 5);
+  const across = spec.items.flatMap((item) => item.kind === "box" ? [item.at] : item.x || []);
+  const up = spec.items.flatMap((item) => ["y", "low", "high"].flatMap((key) => item[key] ?? []));
+  const x = scale(spec.x, across, inside.left, inside.right, Math.max(2, Math.round(width / 110)));
+  const y = scale(spec.y, up, inside.bottom, inside.top, Math.max(4, Math.round((inside.bottom - inside.top) / 40)));
   const root = svg("svg", {
     viewBox: `0 0 ${width} ${height}`, width, height, role: "img", tabindex: "0",
-    "aria-label": `${spec.title}. ${spec.y.label} against ${spec.x.label}. Arrow keys move from point to point.`,
+    "aria-label": `${spec.title}. ${[spec.y.label, spec.x.label].filter(Boolean).join(" against ")}. ` +
+      "Arrow keys move from point to point.",
   });
   axes(root, spec, x, y, inside, height, slanted);
   const id = `clip-${(picturePanel.count = (picturePanel.count || 0) + 1)}`;
@@ -137,100 +189,98 @@ function picturePanel(spec, width, tip, panel) {
   })));
   const plot = svg("g", { "clip-path": `url(#${id})` });
   root.append(plot);
-  const points = shapes(plot, spec, x, y, inside);
-  ask(root, points, tip, panel, width);
+  const front = [...spec.items].sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind));
+  for (const item of front) shapes[item.kind](plot, item, x, y, style(item.series), inside);
+  const placed = pointsOf(spec).map((p) => ({ ...p, x: x.at(p.x), y: y.at(p.y), at: p }));
+  const asked = Map.groupBy(placed, ({ item }) => item.kind === "line" ? item : `${item.series} ${item.shape}`);
+  ask(root, spec, [...asked.values()], tip, panel, width);
   return root;
 }
 
 function axes(root, spec, x, y, inside, height, slanted) {
-  const middle = (inside.left + inside.right) / 2;
+  const written = (value, axis) => axis.log && value < 0.01 ? `1e${Math.round(Math.log10(value))}` : short(value);
   for (const value of y.ticks) {
     const at = y.at(value);
     root.append(svg("path", { class: "grid", d: `M${inside.left},${at}H${inside.right}` }));
-    root.append(svg("text", { x: inside.left - 6, y: at + 4, "text-anchor": "end", text: (spec.y.format || short)(value) }));
+    root.append(svg("text", { x: inside.left - 6, y: at + 4, "text-anchor": "end", text: written(value, spec.y) }));
   }
-  const places = spec.x.places || x.ticks.map((value) => ({ at: value, label: (spec.x.format || short)(value) }));
-  for (const place of places) {
-    const at = x.at(place.at);
+  const named = spec.x.places.map((label, at) => [at, label]);
+  for (const [value, label] of named.length ? named : x.ticks.map((v) => [v, written(v, spec.x)])) {
+    const at = x.at(value);
     root.append(svg("path", { class: "axis", d: `M${at},${inside.bottom}v5` }));
     if (slanted) {
       const turn = `translate(${at + 4} ${inside.bottom + 14}) rotate(-45)`;
-      root.append(svg("text", { transform: turn, "text-anchor": "end", text: shortened(place.label.replaceAll("\n", " ")) }));
+      root.append(svg("text", { transform: turn, "text-anchor": "end", text: shortened(label.replaceAll("\n", " ")) }));
       continue;
     }
-    place.label.split("\n").forEach((line, row) => {
+    label.split("\n").forEach((line, row) => {
       root.append(svg("text", { x: at, y: inside.bottom + 17 + 13 * row, "text-anchor": "middle", text: line }));
     });
   }
   root.append(svg("path", { class: "axis", d: `M${inside.left},${inside.top}V${inside.bottom}H${inside.right}` }));
-  if (spec.x.label) root.append(svg("text", { class: "quiet", x: middle, y: height - 6, "text-anchor": "middle", text: spec.x.label }));
+  const label = { class: "quiet", "text-anchor": "middle" };
+  root.append(svg("text", { ...label, x: (inside.left + inside.right) / 2, y: height - 6, text: spec.x.label }));
   const turn = `translate(12 ${(inside.top + inside.bottom) / 2}) rotate(-90)`;
-  root.append(svg("text", { class: "quiet", transform: turn, "text-anchor": "middle", text: spec.y.label }));
+  root.append(svg("text", { ...label, transform: turn, text: spec.y.label }));
 }
 
-/** Draw what a figure is made of; return the points that can be asked, by series: [{x, y, tip}]. */
-function shapes(plot, spec, x, y, inside) {
-  const asked = new Map();
-  const remember = (series, at, up, text) => {
-    if (!text) return;
-    if (!asked.has(series)) asked.set(series, []);
-    asked.get(series).push({ x: at, y: up, tip: text });
-  };
-  for (const area of spec.areas || []) {
-    const seen = area.points.filter((p) => p[1] !== null);
-    const top = seen.map((p) => `${x.at(p[0]).toFixed(1)},${(p[2] === null ? inside.top - 20 : y.at(p[2])).toFixed(1)}`);
-    const under = seen.map((p) => `${x.at(p[0]).toFixed(1)},${y.at(p[1]).toFixed(1)}`).reverse();
-    if (seen.length) plot.append(svg("path", { class: `area ${colour(area.style)}`, d: `M${[...top, ...under].join("L")}Z` }));
-  }
-  for (const rule of spec.rules || []) {
-    const at = y.at(rule.y);
-    const [from, to] = rule.from === undefined ? [inside.left, inside.right] : [x.at(rule.from), x.at(rule.to)];
-    plot.append(svg("path", { class: rule.look || "rule", d: `M${from},${at}H${to}` }));
-    if (rule.label) plot.append(svg("text", { class: "quiet", x: inside.left + 4, y: at - 5, text: rule.label }));
-  }
-  for (const line of spec.lines || []) {
-    let d = "", broken = true;
-    for (const [at, value, text] of line.points) {
-      if (value === null) { broken = true; continue; }
-      const place = [x.at(at), y.at(value)];
-      if (broken) d += `M${place.map((v) => v.toFixed(1))}`;
-      else d += line.step ? `H${place[0].toFixed(1)}V${place[1].toFixed(1)}` : `L${place.map((v) => v.toFixed(1))}`;
-      broken = false;
-      remember(line.series || line, ...place, text);
-    }
-    const look = `curve ${colour(line.style)}${line.look ? ` ${line.look}` : ""}`;
-    plot.append(svg("path", { class: look, d, "stroke-dasharray": DASHES[line.style % DASHES.length] }));
-    if (line.marked) {
-      const every = Math.max(1, Math.ceil(line.points.length / 8));
-      line.points.forEach(([at, value], k) => {
-        if (value === null || (k + line.style) % every) return;
-        const outline = shapePath(SHAPES[line.style % SHAPES.length], x.at(at), y.at(value), 3.6);
-        plot.append(svg("path", { class: `mark ${colour(line.style)}`, d: outline }));
-      });
-    }
-  }
-  for (const box of spec.boxes || []) {
-    const [left, right, at] = [x.at(box.x - box.width / 2), x.at(box.x + box.width / 2), x.at(box.x)];
-    const [low, q1, median, q3, high] = ["low", "q1", "median", "q3", "high"].map((key) => y.at(box[key]));
-    plot.append(svg("path", { class: `whisker ${colour(box.style)}`, d: `M${at},${low}V${q1}M${at},${q3}V${high}M${at - 6},${low}h12M${at - 6},${high}h12` }));
-    plot.append(svg("rect", { class: `box ${colour(box.style)}`, x: left, y: q3, width: right - left, height: Math.max(1, q1 - q3) }));
-    plot.append(svg("path", { class: "middle", d: `M${left},${median}H${right}` }));
-  }
-  for (const bar of spec.bars || []) {
-    plot.append(svg("path", { class: `whisker ${colour(bar.style)}`, d: `M${x.at(bar.x)},${y.at(bar.low)}V${y.at(bar.high)}` }));
-  }
-  for (const mark of spec.marks || []) {
-    const place = [x.at(mark.x), y.at(mark.y)];
-    const shape = mark.shape || SHAPES[mark.style % SHAPES.length];
-    const d = shapePath(shape, ...place, mark.size || 4.5);
-    plot.append(svg("path", { class: `mark ${colour(mark.style)} ${mark.look || ""}`, d }));
-    remember(mark.series || mark, ...place, mark.tip);
-  }
-  return [...asked.values()];
+/** The outline through points: straight, or keeping a value until the next; null is a hole. */
+function outline(xs, ys, x, y, step) {
+  let d = "", broken = true;
+  xs.forEach((value, k) => {
+    if (ys[k] === null) { broken = true; return; }
+    const [a, b] = [x.at(value).toFixed(1), y.at(ys[k]).toFixed(1)];
+    d += broken ? `M${a},${b}` : step ? `H${a}V${b}` : `L${a},${b}`;
+    broken = false;
+  });
+  return d;
 }
+
+/** How each kind of item is drawn. */
+const shapes = {
+  band(plot, item, x, y, style) {
+    const there = outline(item.x, item.high, x, y, item.step);
+    const corners = item.x.map((value, k) => [x.at(value).toFixed(1), y.at(item.low[k]).toFixed(1)]).reverse();
+    const back = corners.map(([a, b], k) => item.step && k ? `V${b}H${a}` : `L${a},${b}`).join("");
+    plot.append(svg("path", { class: `area ${colour(style)}`, d: `${there}${back}Z` }));
+  },
+  rule(plot, item, x, y, style, inside) {
+    const [from, to] = item.left === null ? [inside.left, inside.right] : [x.at(item.left), x.at(item.right)];
+    plot.append(svg("path", { class: "rule", d: `M${from},${y.at(item.y)}H${to}` }));
+  },
+  line(plot, item, x, y, style) {
+    const look = { class: `curve ${item.look} ${colour(style)}`, d: outline(item.x, item.y, x, y, item.step) };
+    plot.append(svg("path", { ...look, "stroke-dasharray": item.look !== "dense" && dashes(style) }));
+    const every = Math.max(1, Math.ceil(item.x.length / 8));
+    item.x.forEach((value, k) => {
+      if (!item.marked || item.y[k] === null || (k + style) % every) return;
+      const d = shapePath(SHAPES[style % SHAPES.length], x.at(value), y.at(item.y[k]), 3.6);
+      plot.append(svg("path", { class: `mark ${colour(style)}`, d }));
+    });
+  },
+  box(plot, item, x, y, style) {
+    const [left, right, at] = [x.at(item.at - 0.28), x.at(item.at + 0.28), x.at(item.at)];
+    const [low, q1, median, q3, high] = ["low", "q1", "median", "q3", "high"].map((key) => y.at(item[key]));
+    const whiskers = `M${at},${low}V${q1}M${at},${q3}V${high}M${at - 6},${low}h12M${at - 6},${high}h12`;
+    plot.append(svg("path", { class: `whisker ${colour(style)}`, d: whiskers }));
+    const area = { x: left, y: q3, width: right - left, height: Math.max(1, q1 - q3) };
+    plot.append(svg("rect", { class: `box ${colour(style)}`, ...area }));
+    plot.append(svg("path", { class: "middle", d: `M${left},${median}H${right}` }));
+  },
+  marks(plot, item, x, y, style) {
+    const shape = item.shape || SHAPES[style % SHAPES.length];
+    item.x.forEach((value, k) => {
+      const at = x.at(value);
+      const interval = item.low.length ? `M${at},${y.at(item.low[k])}V${y.at(item.high[k])}` : "";
+      if (interval) plot.append(svg("path", { class: `whisker ${colour(style)}`, d: interval }));
+      const look = `mark ${shape} ${item.open ? "open " : ""}${colour(style)}`;
+      plot.append(svg("path", { class: look, d: shapePath(shape, at, y.at(item.y[k]), 4) }));
+    });
+  },
+};
 
 /** Answer pointer and keys with the nearest point and what is known of it. */
-function ask(root, series, tip, panel, width) {
+function ask(root, spec, series, tip, panel, width) {
   const ring = svg("circle", { class: "ring", r: 7, visibility: "hidden" });
   root.append(ring);
   let at = null; // [series, point]
@@ -243,7 +293,8 @@ function ask(root, series, tip, panel, width) {
     if (!point) return;
     ring.setAttribute("cx", point.x);
     ring.setAttribute("cy", point.y);
-    tip.textContent = point.tip;
+    const across = spec.x.places.length ? [] : [`${spec.x.label}: ${exact(point.at.x)}`];
+    tip.textContent = [point.name, ...across, `${spec.y.label}: ${exact(point.at.y)}`, ...point.beside].join("\n");
     const zoom = root.clientWidth / width || 1, size = tip.getBoundingClientRect();
     const left = Math.min(Math.max(point.x * zoom - size.width / 2, 0), Math.max(panel.clientWidth - size.width, 0));
     const above = panel.querySelector("figcaption").offsetHeight;
@@ -256,7 +307,7 @@ function ask(root, series, tip, panel, width) {
     let best = null, least = 40 ** 2;
     series.forEach((points, s) => points.forEach((p, k) => {
       const distance = (p.x - px) ** 2 + (p.y - py) ** 2;
-      if (distance < least) [best, least] = [[s, k], distance];
+      if (distance < least || (distance === least && p.item.kind === "marks")) [best, least] = [[s, k], distance];
     }));
     return best;
   }

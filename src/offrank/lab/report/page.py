@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
 
+from offrank.display.figures import Figure
 from offrank.lab.bench.rounds import machine
-from offrank.lab.report import clips, commands, figures, html, sections, words
+from offrank.lab.rank_quality.figure import rank_quality
+from offrank.lab.report import clips, commands, html, sections, words
 from offrank.lab.report.sections import Section
 from offrank.lab.report.sources import LQR, STEPS, Sources
+from offrank.lab.studies import figures, lqr
 
 
 def build(found: Sources, directory: Path, command: Sequence[str], videos: bool = False) -> str:
@@ -25,7 +28,7 @@ def build(found: Sources, directory: Path, command: Sequence[str], videos: bool 
         videos: with clips of the best policies.
     """
     shown = [sections.videos(clips.record(found.folders))] if videos else []
-    parts, data = _contents(found)
+    parts, drawn = _contents(found)
     parts += [*shown, _reading(), _origin(found, command)]
     contents = "".join(f'<li><a href="#{part.name}">{part.title}</a></li>' for part in parts)
     body = "\n".join(f'<section id="{part.name}">\n<h2>{part.title}</h2>\n{part.body}\n</section>' for part in parts)
@@ -37,35 +40,41 @@ def build(found: Sources, directory: Path, command: Sequence[str], videos: bool 
         lead=html.text(_lead(found)),
         contents=contents,
         body=body,
-        data=html.data(data),
+        data=html.data({name: {key: asdict(figure) for key, figure in by.items()} for name, by in drawn.items()}),
         style=style,
         script=charts + script,
     )
 
 
-def _contents(found: Sources) -> tuple[list[Section], dict[str, Any]]:
-    """The sections for everything found, and the data of their figures."""
+def _contents(found: Sources) -> tuple[list[Section], dict[str, dict[str, Figure]]]:
+    """The sections for everything found, and their figures by the name of their place on the page."""
     parts: list[Section] = []
-    data: dict[str, Any] = {}
+    drawn: dict[str, dict[str, Figure]] = {}
     rows = found.rows
     if STEPS in rows:
-        parts.append(sections.steps(rows[STEPS]))
-        data["steps"] = figures.steps(rows[STEPS])
+        made = {
+            "curves": figures.seed_curves(rows[STEPS]),
+            "boxes": figures.box_plots(rows[STEPS]),
+            "arrivals": figures.arrival_curves(rows[STEPS]),
+        }
+        drawn["steps"] = {name: figure for name, figure in made.items() if figure.panels}
+        parts.append(sections.steps(rows[STEPS], drawn["steps"]))
     if "seeds" in rows:
         parts.append(sections.seeds(rows["seeds"]))
-        data["seeds"] = figures.bands(rows["seeds"])
+        drawn["seeds"] = {"seeds": figures.seed_bands(rows["seeds"])}
     if "sensitivity" in rows:
         parts.append(sections.sensitivity(rows["sensitivity"]))
-        data["sensitivity"] = figures.bands(rows["sensitivity"], combinations=True)
+        drawn["sensitivity"] = {"sensitivity": figures.seed_bands(rows["sensitivity"], combinations=True)}
     if "walltime" in rows:
         parts.append(sections.walltime(rows["walltime"]))
     if LQR in rows:
         parts.append(sections.regulators(rows[LQR]))
-        data["lqr"] = figures.regulators(rows[LQR])
+        drawn["lqr"] = {"lqr": lqr.figure(rows[LQR])}
     if found.records:
         parts.append(sections.rank_quality(found.records))
-        data["rank"] = figures.rank_quality(found.records)
-    return parts, data
+        checkpoints = [checkpoint for record in found.records for checkpoint in record["checkpoints"]]
+        drawn["rank"] = {"rank": rank_quality(checkpoints)}
+    return parts, drawn
 
 
 def _lead(found: Sources) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,11 @@ COLUMNS: Columns = [
     (f"of {B_OF_B}'s", ["ours", "paper"]),
     ("reached before", ["N/b", B_OF_B]),
 ]
+STEPS_FIGURES = {
+    "curves": ("Learning curves", words.CURVES),
+    "boxes": ("Box plots", words.BOXES),
+    "arrivals": ("Share of runs that arrived", words.ARRIVALS),
+}
 MEANING = {"max": "max(r⁺, r⁻)", "gap": "|r⁺ - r⁻|", "mean": "(r⁺ + r⁻) / 2", "return": "mean return"}
 
 
@@ -60,18 +65,16 @@ def _figures(name: str, title: str, words: str) -> str:
     return f'<h3>{title}</h3>\n{note(words)}\n<div class="panels" data-figure="{name}"></div>'
 
 
-def _picker(name: str) -> str:
-    return f'<div class="picker" data-picker="{name}"></div>'
+def _picker(name: str, title: str) -> str:
+    return f'<div class="picker" data-picker="{name}" data-title="{title}"></div>'
 
 
-def steps(rows: Sequence[Row]) -> Section:
-    """Table 1 with its curves, boxes and survival curves."""
+def steps(rows: Sequence[Row], figures: Collection[str]) -> Section:
+    """Table 1 with those of its figures that there are."""
     tables = steps_tables(rows)
     parts = [note(words.TABLE), *tables] if tables else []
-    parts += [*_left_out(rows), _picker("steps"), _figures("curves", "Learning curves", words.CURVES)]
-    if tables:
-        parts.append(_figures("boxes", "Box plots", words.BOXES))
-        parts.append(_figures("survival", "Survival curves", words.SURVIVAL))
+    parts += [*_left_out(rows), _picker("steps", "Algorithms")]
+    parts += [_figures(name, *STEPS_FIGURES[name]) for name in figures]
     return Section("steps", "Steps to the threshold" if tables else "Learning curves", "\n".join(parts))
 
 
@@ -118,7 +121,7 @@ def _paper_shares(s: Summary) -> list[str]:
 
 def seeds(rows: Sequence[Row]) -> Section:
     figures = _figures("seeds", "Median and percentile bands", words.SEEDS)
-    parts = [*steps_tables(rows, ", many seeds"), *_left_out(rows), _picker("seeds"), figures]
+    parts = [*steps_tables(rows, ", many seeds"), *_left_out(rows), _picker("seeds", "Shown"), figures]
     return Section("seeds", "Many seeds", "\n".join(parts))
 
 
@@ -127,7 +130,8 @@ def sensitivity(rows: Sequence[Row]) -> Section:
     for table in sensitivity_tables(rows):
         task, *columns = table.head
         parts.append(html.table(Table(["behaviour rollouts", *columns], table.rows), f"{task}, by n_b and h"))
-    parts += [*_left_out(rows), _picker("sensitivity"), _figures("sensitivity", "Returns by setting", words.SETTINGS)]
+    figures = _figures("sensitivity", "Returns by setting", words.SETTINGS)
+    parts += [*_left_out(rows), _picker("sensitivity", "Settings"), figures]
     return Section("sensitivity", "Sensitivity to n_b and h", "\n".join(parts))
 
 
@@ -140,7 +144,7 @@ def walltime(rows: Sequence[Row]) -> Section:
 def regulators(rows: Sequence[Row]) -> Section:
     content = lqr.table(rows)
     parts = [note(content.note), html.table(content, "Relative suboptimality and share stable")]
-    parts += [_picker("lqr"), _figures("lqr", "Cost and stability", words.REGULATORS)]
+    parts += [_picker("lqr", "Methods"), _figures("lqr", "Cost and stability", words.REGULATORS)]
     return Section("lqr", "LQR", "\n".join(parts))
 
 
@@ -154,7 +158,7 @@ def rank_quality(records: Sequence[dict[str, Any]]) -> Section:
             head = ["policy of", "ranking", *(f"with {MEANING[target]}" for target in targets), top]
             table = html.table(Table(head, rows), f"{record['task']}: Spearman correlation and 95% interval")
             tables.append(f"<details><summary>{html.text(record['task'])}, numbers</summary>\n{table}\n</details>")
-    parts = [_picker("rank"), _figures("rank", "Agreement with true scores", words.RANKING), *tables]
+    parts = [_picker("rank", "Rankings"), _figures("rank", "Agreement with true scores", words.RANKING), *tables]
     return Section("rank-quality", "Rank quality", "\n".join(parts))
 
 

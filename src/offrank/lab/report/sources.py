@@ -17,7 +17,7 @@ RECORD = "rank-quality.json"
 APART = ("seeds", "sensitivity", "walltime")  # studies with their own section; the others show the same runs
 SHOWN = {"sensitivity": ("n_behaviour", "bandwidth"), "walltime": ("wall_s",)}  # what rows of these must have
 STEPS, LQR = "steps", "lqr"
-MEASURED = {"algo", "seed", "iteration", "rankers", "noise", "overlap_by_chance"}  # keys of a checkpoint
+MEASURED = {"task", "algo", "ranker", "seed", "iteration", "rankers", "noise", "overlap_by_chance"}  # of a checkpoint
 
 
 @dataclass

@@ -9,15 +9,15 @@ of b samples b and uses all: the paper's bracketed numbers. The paper's medians 
 CURVES = """\
 Mean return of evaluation episodes against training steps, one line per seed. A mark: the first evaluation at or above
 the threshold. A star on the threshold: the censored median. Point at a line, or move into a figure with Tab and along
-it with the arrow keys, for the numbers."""
+it with the arrow keys, for a point's numbers; all of them are in the table under the figure."""
 
 BOXES = """\
 Steps to the threshold. Boxes are over the seeds that reached it, as in the paper; dots are seeds, open triangles seeds
-that did not reach it, at the steps they were run. A white star: the paper's median."""
+that did not reach it, at the steps they were run. An open star: the paper's median."""
 
-SURVIVAL = """\
-Share of runs still short of the threshold (Kaplan-Meier); ticks are runs that ended before. Where a curve is first
-at or under one half is the censored median."""
+ARRIVALS = """\
+Share of runs that had reached the threshold (Kaplan-Meier), and its 95% interval; ticks are runs that ended before.
+Where a curve is first at or above one half is the censored median."""
 
 SEEDS = "Mean return against training steps, over all seeds, up to the end of the shortest run."
 
@@ -29,8 +29,8 @@ REGULATORS = """\
 Medians over the trials, and 2 to 98 percentiles; a line is missing where its controller has infinite cost."""
 
 RANKING = """\
-Spearman correlation of scores with true scores at each checkpoint (algorithm and seed of the policy, iteration under
-it), with 95% intervals over candidates. Dashed: what exact scores would reach, given the noise of the true ones.
+Spearman correlation of scores with true scores at each iteration, one mark per seed, with 95% intervals over
+candidates. Dashed: what exact scores would reach, given the noise of the true ones.
 Rankings by one episode are a ceiling for rankings that run no candidate; random, smallest-change and largest-change
 (and signed-change, in older records) are null controls."""
 

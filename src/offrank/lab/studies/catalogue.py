@@ -12,7 +12,7 @@ from typing import Any
 from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.files import write_atomically
-from offrank.lab.figures import save_figure
+from offrank.display.figures import Figure, save
 from offrank.lab.studies import figures, guided, hybrids, lqr
 from offrank.lab.studies.outcomes import Row, gather, groups, left_out
 from offrank.lab.studies.paper import about, paper
@@ -66,8 +66,8 @@ def grid(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
     return [Variant.of(task, algo, None, settings) for algo in algos for settings in combinations]
 
 
-def _save(figure: Any, stem: Path) -> None:
-    save_figure(figure, stem.with_name(f"{stem.name}.png"))
+def _save(figure: Figure, stem: Path) -> None:
+    save(figure, stem.with_name(f"{stem.name}.png"))
 
 
 def present_table(rows: list[Row], stem: Path) -> str:
@@ -83,7 +83,7 @@ def present_boxes(rows: list[Row], stem: Path) -> str:
 
 
 def present_curves(rows: list[Row], stem: Path) -> str:
-    _save(figures.seed_curves(rows), stem)
+    _save(figures.seed_curves(rows, by_strategy=True), stem)
     return present_table(rows, stem)
 
 

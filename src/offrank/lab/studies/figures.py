@@ -1,207 +1,156 @@
-"""The paper's figures from rows of results.
-
-Colours are distinct for colour-blind readers; dashes, markers and hatches tell the same apart in black and white.
-"""
+"""The figures of studies, from rows of results: for `offrank reproduce` and for the report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from textwrap import fill
 
 import numpy as np
 
 from offrank.core.arrays import FloatArray
-from offrank.display.plots import COLOURS, DASHES, short
+from offrank.display.figures import Axis, Band, Box, Figure, Item, Line, Marks, Panel, Rule
+from offrank.display.plots import RETURN, STEPS
 from offrank.lab.statistics import arrivals, censored_median
 from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, name_of, names
 from offrank.lab.studies.paper import about
 
-HATCHES = ("", "///", "...", "xx", "\\\\\\", "ooo")
-MARKERS = ("o", "s", "^", "D", "v", "P")
-BANDS = ((5, 95, 0.15), (25, 75, 0.3))  # percentiles and how dark
+BANDS = ((5, 95), (25, 75))  # percentiles
+EVERY = "median of all runs"
+CROWD = 20  # seeds above which lines are fainter
 
 
-def style(number: int) -> dict[str, Any]:
-    """Line style of the number-th variant of a figure."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "ls": DASHES[number % len(DASHES)],
-        "marker": MARKERS[number % len(MARKERS)],
-    }
+def seed_curves(rows: Iterable[Row], by_strategy: bool = False) -> Figure:
+    """The evaluations of every seed, one panel per task, or per task and strategy, with a mark where the threshold is
+    first reached and a star at the censored median of the marks."""
+    found = [g for g in groups(rows) if any(row.get("evaluations") for row in g.rows)]
+
+    def title(group: Group) -> str:
+        return f"{group.task}, {group.variant.algo.removeprefix('op-').upper()}" if by_strategy else group.task
+
+    def items(group: Group, name: str) -> list[Item]:
+        out: list[Item] = []
+        crossings: list[tuple[float, float, str]] = []
+        for row in group.rows:
+            steps, returns = curve(row)
+            seed = f"{name}, seed {row['seed']}"
+            out.append(Line(name, steps, returns, seed, "thin" if len(group.rows) <= CROWD else "faint"))
+            reached = [k for k, at in enumerate(steps) if at == row["steps_to_threshold"]][:1]
+            crossings += [(steps[k], returns[k], f"{seed}, threshold first reached") for k in reached]
+        if crossings:
+            x, y, labels = map(list, zip(*crossings, strict=True))
+            out.append(Marks(name, x, y, labels))
+        threshold = group.rows[0].get("threshold")
+        middle = None if threshold is None else censored_median(group.reached, group.spent)
+        if middle is not None:
+            out.append(Marks(name, [middle], [threshold], [f"{name}, censored median"], shape="star"))
+        return out
+
+    keys = {"rule": "threshold", "star": "censored median"}
+    return _panels(found, items, Axis(STEPS, low=0), Axis(RETURN), keys, title=title, count=_reached)
 
 
-def panels(names: Sequence[str], draw: Callable[[Any, str], None], width: float = 5.2, height: float = 4.2) -> Any:
-    """A figure with one panel per name, at most three in a row."""
-    from matplotlib.figure import Figure
-
-    columns = min(len(names), 3)
-    rows = -(-len(names) // columns)
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    for number, name in enumerate(names):
-        draw(figure.add_subplot(rows, columns, number + 1), name)
-    return figure
-
-
-def box_plots(rows: Iterable[Row]) -> Any:
+def box_plots(rows: Iterable[Row]) -> Figure:
     """Steps to the threshold: a box of the seeds that reached it, as in the paper, and every seed that did not."""
-    found = groups(rows)
-    numbers, several = _numbers(found), engines_differ(found)
-
-    def draw(axes: Any, task: str) -> None:
+    found = _with_threshold(rows)
+    several = engines_differ(found)
+    panels = []
+    for task in dict.fromkeys(g.task for g in found):
         members = [g for g in found if g.task == task]
-        reached = [[r for r in g.reached if r is not None] for g in members]
-        names = [f"{name_of(g, several)}\n{len(r)} of {len(g.rows)}" for g, r in zip(members, reached, strict=True)]
-        drawn = axes.boxplot(reached, tick_labels=names, patch_artist=True, widths=0.55, medianprops={"color": "black"})
-        for at, (group, box) in enumerate(zip(members, drawn["boxes"], strict=True), start=1):
-            number = numbers[name_of(group, several)]
-            box.set(facecolor=COLOURS[number % len(COLOURS)], alpha=0.6, hatch=HATCHES[number % len(HATCHES)])
-            jitter = np.linspace(-0.15, 0.15, len(group.rows))
-            for offset, r, s in zip(jitter, group.reached, group.spent, strict=True):
-                look = {"color": "black", "ms": 4} if r is not None else {"color": "black", "ms": 6, "mfc": "white"}
-                axes.plot(at + offset, s if r is None else r, "o" if r is not None else "^", **look)
-            paper = about(task, "interactions").get(group.variant.label)
-            if paper is not None:
-                axes.plot(at, paper["steps"] * 1000, "*", color="white", mec="black", ms=13, zorder=5)
-        axes.set_title(task)
-        axes.set_ylabel("environment steps to the threshold")
-        axes.yaxis.set_major_formatter(lambda value, _: short(value))
-        axes.set_ylim(bottom=0)
-        axes.tick_params(axis="x", labelsize=7)
-        axes.grid(alpha=0.25, axis="y")
-        for marker, fill, label in (
-            ("o", "black", "reached"), ("^", "white", "not reached: steps run"), ("*", "white", "the paper's median")
-        ):  # fmt: skip
-            axes.plot([], [], marker, color="black", mfc=fill, label=label)
-        axes.legend(fontsize=7, framealpha=0.6)
-
-    return panels(_tasks(found), draw)
+        items = [item for at, group in enumerate(members) for item in _box(group, name_of(group, several), at)]
+        places = [f"{fill(name_of(g, several), 12)}\n{_reached(g)}" for g in members]
+        x = Axis("", -0.6, len(members) - 0.4, places=places, series=[name_of(g, several) for g in members])
+        panels.append(Panel(task, x, Axis("environment steps to the threshold", low=0), items, task))
+    return Figure(names(found), panels, {"open": "not reached: steps run", "star": "the paper's median"})
 
 
-def seed_curves(rows: Iterable[Row]) -> Any:
-    """The evaluations of every seed, one panel per task and strategy, with a dot where the threshold is first reached,
-    a star at the censored median of the dots."""
-    found = groups(rows)
-    names = list(dict.fromkeys(f"{g.task}, {_family(g)}" for g in found))
-    numbers, several = _numbers(found), engines_differ(found)
-
-    def draw(axes: Any, panel: str) -> None:
-        members = [g for g in found if f"{g.task}, {_family(g)}" == panel]
-        threshold = members[0].rows[0]["threshold"]
-        for group in members:
-            name = name_of(group, several)
-            look = style(numbers[name])
-            for row in group.rows:
-                evaluations = np.array(row["evaluations"]).reshape(-1, 4)
-                axes.plot(evaluations[:, 1], evaluations[:, 2], color=look["color"], ls=look["ls"], lw=0.8, alpha=0.6)
-                crossing = evaluations[evaluations[:, 1] == row["steps_to_threshold"]]
-                axes.plot(crossing[:1, 1], crossing[:1, 2], look["marker"], color=look["color"], mec="black", ms=6)
-            middle = censored_median(group.reached, group.spent)
-            count = sum(r is not None for r in group.reached)
-            label = f"{name}, {count} of {len(group.rows)}"
-            axes.plot([], [], **look, label=label)
-            if middle is not None:
-                axes.plot(middle, threshold, "*", color=look["color"], mec="black", ms=15, zorder=5)
-        _threshold_line(axes, threshold)
-        axes.plot([], [], "*", color="white", mec="black", ms=12, label="censored median")
-        _finish(axes, panel, "environment steps of training")
-
-    return panels(names, draw)
+def _box(group: Group, name: str, at: int) -> list[Item]:
+    reached = [r for r in group.reached if r is not None]
+    items: list[Item] = [box(name, at, reached)] if reached else []
+    across = np.linspace(at - 0.15, at + 0.15, len(group.rows)).tolist() if len(group.rows) > 1 else [float(at)]
+    seeds = list(zip(across, group.rows, strict=True))
+    for arrived, shape in ((True, "circle"), (False, "triangle")):
+        some = [(x, row) for x, row in seeds if (row["steps_to_threshold"] is not None) == arrived]
+        steps = [row["steps_to_threshold"] if arrived else row["steps"] for _, row in some]
+        said = "" if arrived else ", not reached"
+        labels = [f"{name}, seed {row['seed']}{said}" for _, row in some]
+        items += [Marks(name, [x for x, _ in some], steps, labels, shape, open=not arrived)] if some else []
+    paper = about(group.task, "interactions").get(group.variant.label)
+    if paper is not None:
+        items.append(Marks(name, [at], [paper["steps"] * 1000], [f"{name}, the paper's median"], "star", open=True))
+    return items
 
 
-def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Any:
+def box(series: str, at: float, values: Sequence[float]) -> Box:
+    q1, median, q3 = (float(q) for q in np.percentile(values, [25, 50, 75]))
+    inside = [v for v in values if q1 - 1.5 * (q3 - q1) <= v <= q3 + 1.5 * (q3 - q1)]
+    return Box(series, at, min(*inside, q1), q1, median, q3, max(*inside, q3))
+
+
+def arrival_curves(rows: Iterable[Row]) -> Figure:
+    """The share of runs that reached the threshold (Kaplan-Meier) with its 95 % band, one panel per task with its
+    variants. Ticks are runs that ended before."""
+
+    def items(group: Group, name: str) -> list[Item]:
+        steps, share, low, high = (np.concatenate([[0.0], side]) for side in arrivals(group.reached, group.spent))
+        x = steps.tolist()
+        band = Band(name, x, _round(low), _round(high), "95 % interval", step=True)
+        short = [row for row in group.rows if row["steps_to_threshold"] is None]
+        ended = np.array([row["steps"] for row in short])
+        ticks = _round(share[np.searchsorted(steps, ended, side="right") - 1])
+        labels = [f"{name}, seed {row['seed']}, ended" for row in short]
+        marks = [Marks(name, ended.tolist(), ticks, labels, shape="tick")] if short else []
+        return [band, Line(name, x, _round(share), step=True), *marks]
+
+    y = Axis("share of runs that arrived", -0.03, 1.03)
+    keys = {"tick": "ended before", "band": "95 % interval"}
+    return _panels(_with_threshold(rows), items, Axis(STEPS, low=0), y, keys, count=_reached, rules=False)
+
+
+def quartile_curves(rows: Iterable[Row]) -> Figure:
+    """Median of the mean return and the band between its quartiles, one panel per task with all of its variants."""
+
+    def items(group: Group, name: str) -> list[Item]:
+        steps, returns = curves_over_steps(group.rows)
+        low, middle, high = (_round(q) for q in np.percentile(returns, [25, 50, 75], axis=0))
+        x = steps.tolist()
+        return [Band(name, x, low, high, "quartiles"), Line(name, x, middle)]
+
+    keys = {"rule": "threshold", "band": "between the quartiles"}
+    return _panels(groups(rows), items, Axis(STEPS), Axis(RETURN), keys, count=lambda g: f"{len(g.rows)} runs")
+
+
+def seed_bands(rows: Iterable[Row], combinations: bool = False) -> Figure:
     """Median and percentile bands of the mean return, one panel per task and variant; with `combinations` one panel per
     task, over all settings, with the median of each setting.
 
     The paper has episodes on the x axis. Steps are used here: a policy that falls has more episodes than one that
     walks, so the common range of episodes would end with the best run.
     """
-    found = groups(rows)
-    kernels = [g.kernel for g in found] if combinations else []
-    counts, bandwidths = sorted({n_b for n_b, _ in kernels}), sorted({h for _, h in kernels})
-
-    members_of = band_panels(found, combinations)
-
-    def draw(axes: Any, panel: str) -> None:
-        members = members_of[panel]
+    found = groups(row for row in rows if row.get("evaluations"))
+    several = engines_differ(found)
+    titled: dict[str, list[Group]] = {}
+    for group in found:
+        titled.setdefault(group.task if combinations else f"{group.task}, {name_of(group, several)}", []).append(group)
+    panels, series = [], [EVERY]
+    for title, members in titled.items():
         every = [row for g in members for row in g.rows]
         steps, returns = curves_over_steps(every)
-        for low, high, alpha in BANDS:
-            band = np.percentile(returns, [low, high], axis=0)
-            axes.fill_between(steps, *band, color=COLOURS[0], alpha=alpha, lw=0, label=f"{low}-{high} percentile")
-        axes.plot(steps, np.median(returns, axis=0), color=COLOURS[0], lw=2.4, label=f"median of {len(every)} runs")
+        x = steps.tolist()
+        items = _rule(every[0]["threshold"])
+        for low, high in BANDS:
+            under, over = (_round(side) for side in np.percentile(returns, [low, high], axis=0))
+            items.append(Band(EVERY, x, under, over, f"{low} to {high} percentile"))
+        items.append(Line(EVERY, x, _round(np.median(returns, axis=0))))
         for group in sorted(members, key=lambda g: g.kernel) if combinations else ():
-            x, y = curves_over_steps(group.rows)
-            n_b, h = group.kernel
-            number, marker = bandwidths.index(h) % len(DASHES), MARKERS[counts.index(n_b) % len(MARKERS)]
-            look = {"color": COLOURS[1:][number], "ls": DASHES[number], "marker": marker, "ms": 3.5, "markevery": 3}
-            axes.plot(x, np.median(y, axis=0), **look, lw=1.1, label=f"n_b {n_b}, h {h:g}")
-        _threshold_line(axes, every[0]["threshold"])
-        _finish(axes, panel, "environment steps of training")
-
-    return panels(list(members_of), draw)
-
-
-def quartile_curves(rows: Iterable[Row]) -> Any:
-    """Median of the mean return and the band between its quartiles, one panel per task with all of its variants."""
-
-    def draw(axes: Any, group: Group, name: str, colour: str, dashes: Any) -> None:
-        steps, returns = curves_over_steps(group.rows)
-        low, middle, high = np.percentile(returns, [25, 50, 75], axis=0)
-        axes.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0)
-        axes.plot(steps, middle, color=colour, ls=dashes, lw=1.8, label=f"{name}, {len(group.rows)} runs")
-
-    def finish(axes: Any, task: str, threshold: float | None) -> None:
-        _threshold_line(axes, threshold)
-        _finish(axes, task, "environment steps of training")
-
-    return _task_panels(rows, draw, finish)
-
-
-def arrival_curves(rows: Iterable[Row]) -> Any:
-    """The share of runs that reached the threshold (Kaplan-Meier) with its 95 % band, one panel per task with its
-    variants. Ticks are runs that ended before."""
-
-    def draw(axes: Any, group: Group, name: str, colour: str, dashes: Any) -> None:
-        steps, share, low, high = (np.concatenate([[0.0], side]) for side in arrivals(group.reached, group.spent))
-        label = f"{name}, {sum(r is not None for r in group.reached)} of {len(group.rows)}"
-        axes.fill_between(steps, low, high, step="post", color=colour, alpha=0.2, lw=0)
-        axes.step(steps, share, where="post", color=colour, ls=dashes, lw=1.8, label=label)
-        ended = np.array([s for r, s in zip(group.reached, group.spent, strict=True) if r is None])
-        axes.plot(ended, share[np.searchsorted(steps, ended, side="right") - 1], "|", color=colour, ms=9)
-
-    def finish(axes: Any, task: str, threshold: float | None) -> None:
-        axes.set_ylim(-0.03, 1.03)
-        axes.set_xlim(left=0)
-        _finish(axes, f"{task}, return {threshold:g}", "environment steps of training", "share of runs that arrived")
-
-    return _task_panels(rows, draw, finish)
-
-
-def _task_panels(rows: Iterable[Row], draw: Callable[..., None], finish: Callable[..., None]) -> Any:
-    """One panel per task: `draw(axes, group, name, colour, dashes)` of each variant, then `finish(axes, task,
-    threshold)`."""
-    found = groups(rows)
-    numbers, several = _numbers(found), engines_differ(found)
-
-    def draw_panel(axes: Any, task: str) -> None:
-        members = [g for g in found if g.task == task]
-        for group in members:
-            name = name_of(group, several)
-            look = style(numbers[name])
-            draw(axes, group, name, look["color"], look["ls"])
-        finish(axes, task, members[0].rows[0]["threshold"])
-
-    return panels(_tasks(found), draw_panel)
-
-
-def band_panels(found: Sequence[Group], combinations: bool) -> dict[str, list[Group]]:
-    """The groups of each panel of `seed_bands`, by its title."""
-    several = engines_differ(found)
-    out: dict[str, list[Group]] = {}
-    for group in found:
-        title = group.task if combinations else f"{group.task}, {name_of(group, several)}"
-        out.setdefault(title, []).append(group)
-    return out
+            at, values = curves_over_steps(group.rows)
+            name = "n_b {}, h {:g}".format(*group.kernel)
+            series += [] if name in series else [name]
+            items.append(Line(name, at.tolist(), _round(np.median(values, axis=0)), look="thin", marked=True))
+        task = members[0].task
+        title = f"{_titled(title, every[0]['threshold'])}: {len(every)} runs"
+        panels.append(Panel(title, Axis(STEPS), Axis(RETURN), items, task))
+    keys = {"rule": "threshold", "band": " and ".join(f"{low} to {high}" for low, high in BANDS) + " percentile"}
+    return Figure(series, panels, keys)
 
 
 def curves_over_steps(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
@@ -213,28 +162,52 @@ def curves_over_steps(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
     return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
 
 
-def _numbers(found: Sequence[Group]) -> dict[str, int]:
-    """The number of every variant by name, the same in every panel."""
-    return {name: number for number, name in enumerate(names(found))}
+def curve(row: Row) -> tuple[list[float], list[float]]:
+    """Steps and mean returns of the evaluations of a run."""
+    evaluations = row.get("evaluations") or []
+    return [e[1] for e in evaluations], [e[2] for e in evaluations]
 
 
-def _tasks(found: Sequence[Group]) -> list[str]:
-    return list(dict.fromkeys(g.task for g in found))
+def _panels(
+    found: Sequence[Group],
+    items: Callable[[Group, str], list[Item]],
+    x: Axis,
+    y: Axis,
+    keys: dict[str, str],
+    title: Callable[[Group], str] = lambda group: group.task,
+    count: Callable[[Group], str] | None = None,
+    rules: bool = True,
+) -> Figure:
+    """One panel per title, with the items of each variant, and a rule at the task's threshold."""
+    several = engines_differ(found)
+    panels = []
+    for name in dict.fromkeys(map(title, found)):
+        members = [(g, name_of(g, several)) for g in found if title(g) == name]
+        first = members[0][0]
+        threshold = first.rows[0].get("threshold")
+        drawn = _rule(threshold) if rules else []
+        drawn += [item for g, variant in members for item in items(g, variant)]
+        counts = {variant: count(g) for g, variant in members} if count else {}
+        panels.append(Panel(_titled(name, threshold), x, y, drawn, first.task, counts))
+    return Figure(names(found), panels, keys)
 
 
-def _family(group: Group) -> str:
-    return group.variant.algo.removeprefix("op-").upper()
+def _with_threshold(rows: Iterable[Row]) -> list[Group]:
+    return [g for g in groups(rows) if g.rows[0].get("threshold") is not None]
 
 
-def _threshold_line(axes: Any, threshold: float | None) -> None:
-    if threshold is not None:
-        axes.axhline(threshold, color="black", lw=1, ls=(0, (4, 3)), label=f"threshold {threshold:g}")
+def _reached(group: Group) -> str:
+    return f"{sum(r is not None for r in group.reached)} of {len(group.rows)}"
 
 
-def _finish(axes: Any, title: str, x: str, y: str = "mean return of an episode") -> None:
-    axes.set_title(title)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.grid(alpha=0.25)
-    axes.legend(loc="best", fontsize=7, framealpha=0.6)
+def _titled(name: str, threshold: float | None) -> str:
+    return name if threshold is None else f"{name}, threshold {threshold:g}"
+
+
+def _rule(threshold: float | None) -> list[Item]:
+    return [] if threshold is None else [Rule(threshold)]
+
+
+def _round(values: FloatArray) -> list[float]:
+    out: list[float] = values.round(3).tolist()
+    return out

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offrank.core.files import write_atomically
-from offrank.display.plots import short
-from offrank.lab.figures import save_figure
+from offrank.display.figures import Figure, save, short
 from offrank.lab.studies.figures import arrival_curves, quartile_curves
 from offrank.lab.studies.hybrids import return_text, summarise_at
 from offrank.lab.studies.outcomes import Row, left_out
@@ -58,9 +57,9 @@ def parts(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
     return list(dict.fromkeys([*changed, *ranked]))
 
 
-def _write(summaries: list[Summary], figure: Any, stem: Path) -> None:
+def _write(summaries: list[Summary], figure: Figure, stem: Path) -> None:
     write_atomically(stem.with_name(f"{stem.name}-summary.json"), (json.dumps(summaries, indent=1) + "\n").encode())
-    save_figure(figure, stem.with_name(f"{stem.name}.png"))
+    save(figure, stem.with_name(f"{stem.name}.png"))
 
 
 def present(rows: list[Row], stem: Path) -> str:

@@ -10,8 +10,7 @@ from statistics import mean, median
 from typing import Any
 
 from offrank.core.files import write_atomically
-from offrank.display.plots import short
-from offrank.lab.figures import save_figure
+from offrank.display.figures import save, short
 from offrank.lab.statistics import (
     Interval,
     bootstrap,
@@ -148,6 +147,6 @@ def return_text(part: Summary, runs: int) -> str:
 def present(rows: list[Row], stem: Path) -> str:
     summaries = summarise(rows)
     write_atomically(stem.with_name(f"{stem.name}-summary.json"), (json.dumps(summaries, indent=1) + "\n").encode())
-    save_figure(quartile_curves(rows), stem.with_name(f"{stem.name}.png"))
+    save(quartile_curves(rows), stem.with_name(f"{stem.name}.png"))
     parts = [left_out(rows), *(table.markdown() for table in tables(summaries) if table.rows)]
     return "\n\n".join(filter(None, parts))

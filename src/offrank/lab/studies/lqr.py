@@ -19,10 +19,9 @@ from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray
 from offrank.core.files import write_atomically
 from offrank.core.version import versions
-from offrank.display.plots import Curve, short
-from offrank.lab.figures import save_figure
+from offrank.display.figures import Axis, Band, Figure, Item, Line, Panel, save, short
+from offrank.display.plots import Curve
 from offrank.lab.statistics import success_interval
-from offrank.lab.studies.figures import panels, style
 from offrank.lab.studies.outcomes import Row, given, result_with, setup
 from offrank.lab.studies.plan import Variant
 from offrank.lab.studies.regulators import best_gain, lspi, nominal
@@ -31,6 +30,7 @@ from offrank.tasks.lqr import LQR
 
 POINTS = 40  # of a curve, evenly in the logarithm
 PERCENTILES = (2, 50, 98)
+FLOOR, CEILING = 1e-5, 1e9  # of what is drawn: below the figure, above it
 METHODS = {"nominal": nominal, "lspi": lspi}
 
 
@@ -86,7 +86,7 @@ def _suboptimality(cost: float | None) -> float | None:
 
 def present(rows: list[Row], stem: Path) -> str:
     """Write the summary and the three panels of the paper's figure; return the table."""
-    save_figure(_figure(_methods(rows), *_by_steps(rows)), stem.with_name(f"{stem.name}.png"))
+    save(figure(rows), stem.with_name(f"{stem.name}.png"))
     document = json.dumps(summarise(rows), indent=1) + "\n"
     write_atomically(stem.with_name(f"{stem.name}-summary.json"), document.encode())
     return table(rows).markdown()
@@ -176,37 +176,35 @@ def _number(x: float) -> str:
     return f"{x:.2g}" if isfinite(x) else "∞"
 
 
-def _figure(methods: dict[str, list[Row]], by_steps: dict[str, FloatArray], grid: Any) -> Any:
-    names = list(methods)
+def figure(rows: Sequence[Row]) -> Figure:
+    """Cost against timesteps, cost against iterations, and how many trials are stable."""
+    by_steps, by_iterations = summarise(rows)["methods"], summarise_iterations(rows)
+    cost = Axis("relative suboptimality", FLOOR, 1e3, log=True)
+    panels = [
+        Panel("Cost against timesteps", Axis("timesteps", log=True), cost, _costs(by_steps, "steps")),
+        Panel("Cost against iterations", Axis("iterations", log=True), cost, _costs(by_iterations, "iterations")),
+        Panel(
+            "Fraction stable",
+            Axis("timesteps", log=True),
+            Axis("share of trials with spectral radius < 1", -0.03, 1.03),
+            [Line(name, s["steps"], s["stable"], marked=True) for name, s in by_steps.items()],
+        ),
+    ]
+    return Figure(list(by_steps), panels, {"band": "2 to 98 percentile, around the median"})
 
-    def draw(axes: Any, title: str) -> None:
-        for number, (name, rows) in enumerate(methods.items()):
-            x, values = grid, by_steps[name]
-            if title == "cost against iterations":
-                found = _by_iterations(rows)
-                if found is None:
-                    continue
-                values, x = found
-            look = style(names.index(name)) | {"markevery": (number * 2, 10), "ms": 4}
-            if title == "fraction stable":
-                axes.plot(x, np.isfinite(values).mean(axis=0), **look, label=name)
-                continue
-            low, middle, high = _percentiles(values)
-            top = np.where(np.isfinite(high), high, 1e9)
-            seen = np.isfinite(low)
-            axes.fill_between(x, low, top, where=seen, color=look["color"], alpha=0.12, lw=0)
-            axes.plot(x, np.where(np.isfinite(middle), middle, np.nan), **look, label=name)
-        axes.set_title(title)
-        axes.set_xscale("log")
-        axes.set_xlabel("iterations" if "iterations" in title else "timesteps")
-        axes.grid(alpha=0.25)
-        if title == "fraction stable":
-            axes.set_ylim(-0.03, 1.03)
-            axes.set_ylabel("share of trials with spectral radius < 1")
-        else:
-            axes.set_yscale("log")
-            axes.set_ylim(1e-5, 1e3)
-            axes.set_ylabel("relative suboptimality (median, 2-98 percentile)")
-        axes.legend(fontsize=8, framealpha=0.6)
 
-    return panels(("cost against timesteps", "cost against iterations", "fraction stable"), draw)
+def _costs(methods: dict[str, Any], over: str) -> list[Item]:
+    """Medians and bands, which are cut off where the upper end is infinite, and end where the lower one is."""
+    items: list[Item] = []
+    for name, s in methods.items():
+        known = [k for k, low in enumerate(s["p2"]) if low is not None]
+        x, low, high = ([s[key][k] for k in known] for key in (over, "p2", "p98"))
+        top = [CEILING if value is None else value for value in high]
+        items.append(Band(name, x, _shown(low), _shown(top), "2 to 98 percentile"))
+        items.append(Line(name, s[over], _shown(s["median"]), marked=True))
+    return items
+
+
+def _shown(values: Sequence[float | None]) -> list[float | None]:
+    """Values that a logarithmic axis has."""
+    return [None if value is None else max(value, FLOOR) for value in values]
