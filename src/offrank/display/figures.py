@@ -13,7 +13,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from offrank.core.errors import OffrankError, UsageError
+from offrank.core.errors import UsageError
+from offrank.core.files import write_atomically
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 3)))
@@ -144,17 +145,15 @@ def save(figure: Figure, path: Path) -> None:
         UsageError: the name has another ending.
         OffrankError: the file cannot be written.
     """
-    if path.suffix.lstrip(".") not in FORMATS:
+    kind = path.suffix.lstrip(".")
+    if kind not in FORMATS:
         raise UsageError(f"{path}: a picture ends in {', '.join('.' + f for f in FORMATS)}")
     import matplotlib
 
-    undated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context({"svg.hashsalt": "offrank", "svg.fonttype": "none"}):
-            drawn(figure).savefig(path, dpi=130, metadata=undated[path.suffix.lstrip(".")])
-    except OSError as error:
-        raise OffrankError(f"cannot write {path}: {error.strerror or error}") from error
+    undated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    with matplotlib.rc_context({"svg.hashsalt": "offrank", "svg.fonttype": "none"}):
+        canvas = drawn(figure)
+        write_atomically(path, lambda file: canvas.savefig(file, format=kind, dpi=130, metadata=undated))
 
 
 def drawn(figure: Figure) -> Any:
