@@ -28,7 +28,7 @@ lint: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-docs  # runs the notebooks; fails if a cell does, or on a broken link
 	rm -rf build/docs site && mkdir -p build/docs
 	cp -R README.md CHANGELOG.md LICENSE docs examples results build/docs
-	$(BIN)/jupyter nbconvert --to markdown --execute --log-level ERROR --KernelManager.transport=ipc --output-dir build/docs/examples examples/*.ipynb
+	$(BIN)/jupyter nbconvert --to markdown --execute --log-level ERROR --output-dir build/docs/examples examples/*.ipynb
 	find build/docs -name '*.md' -exec sed -i.bak 's/\.ipynb)/.md)/g' {} + && find build/docs -name '*.bak' -delete
 	$(BIN)/zensical build --strict --clean
 
