@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offrank.core.files import read_json
 from offrank.lab import bench, experiments
+from offrank.lab.experiments import deep_together
+from offrank.lab.experiments.deep_together import environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,6 +59,7 @@ def test_the_help_is_the_docstring_and_names_the_command(name: str, capsys: pyte
         ("deep", ["--out", "x.json"], "give a task and an algorithm"),
         ("deep", ["Hopper-v3", "crossq", "--episodes", "0", "--out", "x.json"], "not a positive whole number"),
         ("deep", ["--table", ".", "--out", "x.json"], "holds no results"),
+        ("deep_together", ["Hopper-v3", "sac", "--seeds", "x", "--out", "x"], "--seeds"),
         ("plots", ["nowhere.json"], "cannot read nowhere.json"),
         ("cluster_plan", ["--results", "nowhere"], "cannot read nowhere"),
         ("step_parity", ["--steps", "0"], "not a positive whole number"),
@@ -94,3 +100,56 @@ def test_tables_and_figures_of_the_committed_results_are_made_again(tmp_path: Pa
     assert "The kernel and its controls" in shown and "| HalfCheetah-v3 | ars | 0 | 50 | 674 | memory |" in shown
     assert SCRIPTS["tune_ars"].main(["Hopper-v3", "--show", "results/tuning/ars-Hopper-v3-4-4-starts.json"]) == 0
     assert "| 4/4 |" in capsys.readouterr().out
+
+
+class Learners:
+    """Two that do nothing, for `deep_together`."""
+
+    def __init__(self, task: str, algo: str, seeds: Sequence[int]):
+        self.box = environment(task).action_space
+        space = environment(task).observation_space
+        self.model = SimpleNamespace(learning_starts=3, batch_size=4, key=np.zeros(1), observation_space=space)
+        self.batches: list[Any] = []
+        MADE.append(self)
+
+    def __len__(self) -> int:
+        return 2
+
+    def actions(self, seen: Any, noisy: bool) -> Any:
+        return np.full((*seen.shape[:2], 2), 0.5 if noisy else 0.0)
+
+    def learn(self, batches: Sequence[Any]) -> None:
+        self.batches.append(batches)
+
+
+MADE: list[Learners] = []
+
+
+def test_deep_learners_side_by_side_have_their_own_transitions_evaluations_and_confirmations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deep_together, "Learners", Learners)
+    monkeypatch.setattr(deep_together, "CONFIRM", 3)
+    monkeypatch.setattr(deep_together.metadata, "version", lambda name: "0")
+    asked: list[tuple[list[int], range]] = []
+    evaluate = deep_together.evaluate
+
+    def watched(learners: Any, task: str, seeds: dict[int, int], number: int, episodes: range) -> Any:
+        asked.append((list(seeds.values()), episodes))
+        returns = evaluate(learners, task, seeds, number, episodes)
+        return {i: total + 1000 * (seeds[i] == 7 and number == 1) for i, total in returns.items()}
+
+    monkeypatch.setattr(deep_together, "evaluate", watched)
+    words = ["Swimmer-v3", "sac", "--seeds", "7,9", "--steps", "9", "--every", "3", "--episodes", "2"]
+    assert deep_together.main([*words, "--out", str(tmp_path)]) == 0
+    assert asked == [([7, 9], range(2)), ([7, 9], range(2)), ([7], range(2, 5)), ([7, 9], range(2))]
+    first, other = (read_json(tmp_path / f"Swimmer-v3-sac-{seed}" / "result.json") for seed in (7, 9))
+    assert first["steps_to_threshold"] == 6 and other["steps_to_threshold"] is None and other["steps"] == 9
+    assert [steps for steps, *_ in other["evaluations"]] == [3, 6, 9]
+    batches = MADE[-1].batches
+    shapes = [(2, 4, 8), (2, 4, 2), (2, 4, 8), (2, 4), (2, 4)]
+    assert len(batches) == 6 and [array.shape for array in batches[-1]] == shapes
+    seen, actions, after, ends, rewards = (np.concatenate(parts, axis=1) for parts in zip(*batches, strict=True))
+    assert (actions == 0.5).any() and (actions != 0.5).any()  # random ones at first
+    assert not np.array_equal(seen[0], seen[1]) and not np.array_equal(seen, after)
+    assert not ends.any() and len(np.unique(rewards)) > 2
