@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from offrank.core.files import load_arrays
-from offrank.lab.campaign import disk, fuzz, kill, sanitize
+from offrank.lab.campaign import disk, fuzz, kill, sanitize, soak
 
 
 def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -> None:
@@ -89,3 +90,41 @@ def test_sanitizers_that_notice_nothing_are_an_error(
     monkeypatch.setattr(sanitize, "FLAGS", ("-std=c99",))
     assert sanitize.main(["--tests", "--cases", "0"]) == 1
     assert "do not notice a read beyond an array" in capsys.readouterr().err
+
+
+TINY = (
+    "train Swimmer-v3 --algo guided --horizon 30 --set hidden=8 --set batch=4 --set warmup_steps=100 --set replay=300"
+)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_a_soak_measures_its_processes_and_ends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "RUNS", {"guided": TINY, "fleet of 2": f"{TINY} --seeds 0-1"})
+    monkeypatch.setattr(soak, "ENDLESS", soak.ENDLESS.replace("--checkpoint-seconds 10", "--checkpoint-seconds 0.2"))
+    out, before = tmp_path / "soak.json", set(kill._children(os.getpid()))
+    assert soak.main(["--hours", "0.0014", "--every", "0.5", "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["problems"] == [] and [p["runs"] for p in found["processes"].values()] == [1, 2]
+    for process in found["processes"].values():
+        assert process["buffers_full_at_minute"] is not None and process["checkpoints"] >= 3
+        last = process["samples"][-1]
+        assert 40 < last["memory_mb"] < 1000 and 3 <= last["descriptors"] < 100 and last["threads"] >= 1
+    assert set(kill._children(os.getpid())) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_a_soaked_process_that_ends_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(soak, "RUNS", {"lost": "train Swimmer-v3 --algo nothing"})
+    assert soak.main(["--hours", "0.01", "--every", "2"]) == 1
+    assert capsys.readouterr().err.startswith("soak: lost ended, exit status 2: offrank: unknown algorithm 'nothing'")
+
+
+@pytest.mark.parametrize(("per_hour", "noise", "verdict"), [(0, 1, "flat"), (30, 1, "growing"), (0, 300, "unclear")])
+def test_a_soak_tells_growth_from_noise(per_hour: float, noise: float, verdict: str) -> None:
+    random = np.random.default_rng(0)
+    samples = [{"minute": m, "memory_mb": 1000 + per_hour * m / 60 + noise * random.normal()} for m in range(480)]
+    found = soak._trend(samples, "memory_mb", 120, 0.01)
+    assert found is not None and found["verdict"] == verdict
+    assert found["interval"]["low"] <= per_hour <= found["interval"]["high"]
