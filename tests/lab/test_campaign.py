@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from offrank.core.files import load_arrays
-from offrank.lab.campaign import disk, fuzz, kill, sanitize, soak
+from offrank.lab.campaign import children, disk, fuzz, kill, sanitize, soak
 
 
 def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -> None:
@@ -92,16 +92,14 @@ def test_sanitizers_that_notice_nothing_are_an_error(
     assert "do not notice a read beyond an array" in capsys.readouterr().err
 
 
-TINY = (
-    "train Swimmer-v3 --algo guided --horizon 30 --set hidden=8 --set batch=4 --set warmup_steps=100 --set replay=300"
-)
+TINY = "train Swimmer-v3 --algo guided --horizon 30 --set hidden=8 --set batch=4 --set warmup_steps=99 --set replay=300"
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_a_soak_measures_its_processes_and_ends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "RUNS", {"guided": TINY, "fleet of 2": f"{TINY} --seeds 0-1"})
     monkeypatch.setattr(soak, "ENDLESS", soak.ENDLESS.replace("--checkpoint-seconds 10", "--checkpoint-seconds 0.2"))
-    out, before = tmp_path / "soak.json", set(kill._children(os.getpid()))
+    out, before = tmp_path / "soak.json", set(children(os.getpid()))
     assert soak.main(["--hours", "0.0014", "--every", "0.5", "--out", str(out)]) == 0
     found = json.loads(out.read_text())
     assert found["problems"] == [] and [p["runs"] for p in found["processes"].values()] == [1, 2]
@@ -109,7 +107,7 @@ def test_a_soak_measures_its_processes_and_ends_them(tmp_path: Path, monkeypatch
         assert process["buffers_full_at_minute"] is not None and process["checkpoints"] >= 3
         last = process["samples"][-1]
         assert 40 < last["memory_mb"] < 1000 and 3 <= last["descriptors"] < 100 and last["threads"] >= 1
-    assert set(kill._children(os.getpid())) == before
+    assert set(children(os.getpid())) == before
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")

@@ -71,7 +71,7 @@ def _child(log: Path, words: Sequence[str]) -> int:
         file.write(json.dumps(line) + "\n")
         file.flush()
 
-    Run.checkpoint = timed  # type: ignore[method-assign]
+    Run.checkpoint = timed  # type: ignore[method-assign, assignment]
     with log.open("a") as file:
         return main(list(words))
 
@@ -148,7 +148,7 @@ def _trend(samples: Sequence[dict[str, Any]], name: str, begin: float, limit: fl
     used = [(s["minute"] / 60, s[name]) for s in samples if s["minute"] >= begin and s[name] is not None]
     if len(used) < 3:
         return None
-    found = trend(*zip(*used, strict=True))
+    found = trend([hour for hour, _ in used], [value for _, value in used])
     low, high, most = found.interval.low, found.interval.high, limit * found.level
     assert low is not None and high is not None
     verdict = "flat" if high <= most else "growing" if low > most else "unclear"
@@ -159,8 +159,8 @@ def _trend(samples: Sequence[dict[str, Any]], name: str, begin: float, limit: fl
 def _soak(args: argparse.Namespace) -> None:
     if not Path("/proc/self/status").exists():
         raise UsageError("this campaign needs Linux: it reads /proc")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and end the processes, which have no end
-    start, problems = time.monotonic(), []
+    start, problems = time.monotonic(), list[str]()
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the processes must end, too
     with tempfile.TemporaryDirectory() as scratch:
         watched = [Watched(name, words, Path(scratch) / name.split()[0]) for name, words in RUNS.items()]
         try:
@@ -172,6 +172,7 @@ def _soak(args: argparse.Namespace) -> None:
                     write_json(args.out, _summary(watched, start, problems))
         finally:
             problems += [f"{one.name}: {problem}" for one in watched if (problem := one.stop())]
+            signal.signal(signal.SIGTERM, before)
     summary = _summary(watched, start, problems)
     if args.out:
         write_json(args.out, summary)
