@@ -785,7 +785,8 @@ def test_help_and_version(offrank) -> None:
 def test_tensorboard_writes_its_own_files(offrank) -> None:
     pytest.importorskip("tensorboardX")
     offrank(*POINT, "--out", "run", "--tensorboard")
-    assert list(Path("run/tensorboard").glob("events.out.tfevents.*"))
+    (events,) = Path("run/tensorboard").glob("events.out.tfevents.*")
+    assert b"evaluation/return_mean" in events.read_bytes()
 
 
 # --- video

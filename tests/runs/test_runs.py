@@ -188,7 +188,9 @@ def test_the_best_policy_is_kept(tmp_path: Path) -> None:
     best = max(run.evaluations, key=lambda e: e.mean)
     assert run.best is not None and run.best[0] == best
     saved = Saved.find(tmp_path / "run")
-    assert saved.meta["evaluation"]["mean"] == max(best.mean, saved.meta["evaluation"]["mean"])
+    assert saved.meta["evaluation"]["mean"] == best.mean and saved.policy.sha256 == run.best[1].sha256
+    short = go(config(iterations=best.iteration))  # the policy of that iteration
+    assert saved.policy.sha256 == short.policy.sha256 != run.policy.sha256
     assert Saved.find(tmp_path / "run", "final").policy.sha256 == run.policy.sha256
 
 
