@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import offrank
-from helpers import FunctionEngine, linear_system
+from helpers import FunctionEngine, constant_reward, linear_system
 from offrank.core.errors import EpisodeError, FileFormatError, FleetError, Interrupted, OffrankError, UsageError
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role, episode_seeds
@@ -150,6 +150,16 @@ def test_evaluation_includes_the_survival_bonus() -> None:
     plain, shifted = (go(config("ars", iterations=2, set={"reward_shift": s})) for s in (0.0, 5.0))
     # with equal lengths a constant shift does not change the updates, so only the evaluation could differ
     assert [e.mean for e in shifted.evaluations] == pytest.approx([e.mean for e in plain.evaluations])
+
+
+@pytest.mark.parametrize("confirm", [0, 5])
+def test_a_mean_equal_to_the_threshold_reaches_it(confirm: int) -> None:
+    on = FunctionEngine(constant_reward(N_OBS), N_OBS, N_ACT)  # every return is 10
+    run = go(config(iterations=9, threshold=10.0, confirm_episodes=confirm), on=on)
+    assert (run.stop_reason, run.state.iteration, run.reached) == ("threshold", 2, run.evaluations[0])
+    assert run.evaluations[0].episodes == (confirm or 3)
+    above = go(config(iterations=3, threshold=np.nextafter(10.0, 11.0), confirm_episodes=confirm), on=on)
+    assert (above.stop_reason, above.reached) == ("iterations", None)
 
 
 def test_sample_complexity_is_the_step_count_at_the_first_crossing() -> None:
