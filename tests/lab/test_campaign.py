@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from offrank.core.files import load_arrays
-from offrank.lab.campaign import children, disk, fuzz, kill, sanitize, soak
+from offrank.lab.campaign import children, disk, fuzz, kill, mutate, sanitize, soak
 
 
 def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -> None:
@@ -126,3 +126,51 @@ def test_a_soak_tells_growth_from_noise(per_hour: float, noise: float, verdict: 
     found = soak._trend(samples, "memory_mb", 120, 0.01)
     assert found is not None and found["verdict"] == verdict
     assert found["interval"]["low"] <= per_hour <= found["interval"]["high"]
+
+
+class OneTest:
+    """Stands for the coverage of the tests: all changes but those of `unseen` are run by one test."""
+
+    def of(self, mutant: mutate.Mutant, seconds: float) -> list[str]:
+        return [] if mutant.operator == "unseen" else ["tests/test_sums.py::test_add"]
+
+    def time(self, tests: list[str]) -> float:
+        return 0.0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_changes_of_the_code_are_killed_by_the_tests_that_run_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def add(a, b):\n    return a + b\n"
+    for name, content in {
+        "src/offrank/__init__.py": "",
+        "src/offrank/core/__init__.py": "",
+        "pyproject.toml": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "src/offrank/core/sums.py").write_text(text)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_sums.py").write_text(
+        "from offrank.core.sums import add\n\ndef test_add():\n    assert add(2, 2) == 4\n"
+    )
+    changes = {"-": "killed", "*": "survived", "hang": "too slow", "unseen": "no test runs it"}
+    new = {"hang": text.replace("return", "while True: pass\n    return"), "unseen": text.replace("+", "-")}
+    mutants = [mutate.Mutant("core/sums.py", operator, 0, (2, 13), (2, 14)) for operator in changes]
+    monkeypatch.setattr(mutate, "GRACE", 5.0)
+    monkeypatch.setattr(mutate, "mutated", lambda text, m: new.get(m.operator) or text.replace("+", m.operator))
+    found = list(mutate.run_all(mutants, OneTest(), [tmp_path], 1.0))  # type: ignore[arg-type]
+    assert {one["operator"]: one["verdict"] for one in found} == changes
+    assert (tmp_path / "src/offrank/core/sums.py").read_text() == text
+    summary = mutate._summary(found, 7, 0.0)
+    assert summary["scores"]["core"]["killed"] == 2 and summary["scores"]["core"]["drawn"] == 4
+    assert [one["operator"] for one in summary["survivors"]] == ["*", "unseen"]
+
+
+def test_type_hints_and_arguments_of_decorators_are_not_changed() -> None:
+    text = (
+        "@dataclass(frozen=True)\nclass A:\n    b: int | None = 1 + 2\n\n    def c(self, d: int | str) -> A | B: ...\n"
+    )
+    parts = [text.splitlines()[first[0] - 1][first[1] : last[1]] for first, last in mutate._inert(text)]
+    assert sorted(parts) == ["A | B", "True", "int | None", "int | str"]

@@ -1,6 +1,6 @@
 """Change the code at random places, one at a time, and see whether a test fails.
 
-    pip install cosmic-ray pytest-cov
+    pip install 'offrank[mutation]'
     python -m offrank.lab.campaign.mutate --sample 400 --out results/campaign/mutation.json    # in a checkout
 
 The changes are those of cosmic-ray: another operator, comparison, number, boolean or exception, a condition negated, a
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from offrank.cli.options import count, natural
-from offrank.core.errors import OffrankError, UsageError
+from offrank.core.errors import OffrankError, UsageError, require
 from offrank.core.files import write_json
 from offrank.core.version import versions
 from offrank.lab.campaign import one_thread, show
@@ -47,6 +47,7 @@ TESTS = (  # all but those of engines on clusters and GPUs, of the laboratory an
     *("tests/test_cli.py", "tests/engines/test_engines.py"),
 )
 PRELOADED = ("pytest", "hypothesis", "numpy", "scipy.stats", "mujoco", "gymnasium", "matplotlib.pyplot", "torch")
+GRACE, SLOWER = 30.0, 5.0  # seconds, and factor, by which tests may take longer than they took
 DURATION = re.compile(r"^\s*([\d.]+)s (?:call|setup|teardown) +(\S+::.+?)\s*$", re.MULTILINE)
 Position = tuple[int, int]  # line, column
 
@@ -71,14 +72,13 @@ class Mutant:
 
 def mutants_of(file: str, text: str) -> Iterator[Mutant]:
     """All changes of a file."""
-    from cosmic_ray.ast import ast_nodes, get_ast
-    from cosmic_ray.plugins import get_operator, operator_names
-
-    inert, nodes = list(_inert(text)), list(ast_nodes(get_ast(text)))
-    for name in sorted(operator_names()):
-        if name == "core/NoOp" or get_operator(name).arguments():
+    syntax, plugins = require("cosmic_ray.ast", "mutation"), require("cosmic_ray.plugins", "mutation")
+    inert, nodes = list(_inert(text)), list(syntax.ast_nodes(syntax.get_ast(text)))
+    for name in sorted(plugins.operator_names()):
+        kind = plugins.get_operator(name)
+        if name == "core/NoOp" or kind.arguments():
             continue
-        operator, occurrence = get_operator(name)(), 0
+        operator, occurrence = kind(), 0
         for node in nodes:
             for start, end in operator.mutation_positions(node):
                 if not any(first <= start and end <= last for first, last in inert):
@@ -100,10 +100,8 @@ def _inert(text: str) -> Iterator[tuple[Position, Position]]:
 
 def mutated(text: str, mutant: Mutant) -> str:
     """The file with the change."""
-    from cosmic_ray.mutating import mutate_code
-    from cosmic_ray.plugins import get_operator
-
-    changed = mutate_code(text, get_operator(mutant.operator)(), mutant.occurrence)
+    operator = require("cosmic_ray.plugins", "mutation").get_operator(mutant.operator)()
+    changed = require("cosmic_ray.mutating", "mutation").mutate_code(text, operator, mutant.occurrence)
     assert changed is not None
     return str(changed)
 
@@ -139,11 +137,10 @@ class Tests:
 
     def __init__(self, tree: Path, folder: Path):
         database, log = folder / "coverage.db", folder / "tests.log"
+        require("pytest_cov", "mutation")
         if not database.is_file():
             _run_covered(tree, database, log)
-        from coverage import CoverageData
-
-        self._data = CoverageData(str(database))
+        self._data = require("coverage", "mutation").CoverageData(str(database))
         self._data.read()
         self._source = tree / "src" / "offrank"
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -241,7 +238,7 @@ def run_all(mutants: Sequence[Mutant], tests: Tests, trees: Sequence[Path], seco
             begin = time.monotonic()
             if (pid := os.fork()) == 0:
                 _child(tree, chosen)
-            going[pid] = what, free.pop(), text, begin, begin + 30 + 5 * tests.time(chosen)
+            going[pid] = what, free.pop(), text, begin, begin + GRACE + SLOWER * tests.time(chosen)
         time.sleep(0.05)
         for pid, (what, tree, text, begin, deadline) in list(going.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
