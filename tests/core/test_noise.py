@@ -67,7 +67,7 @@ def test_no_episodes_have_no_seeds() -> None:
 
 def test_the_cache_holds_the_directions_of_all_active_runs() -> None:
     blocks = 42
-    many = Directions(seed=11, iteration=0, count=blocks * BLOCK, size=17 * 376)  # 69 MB, more than MIN_CACHE
+    many = Directions(seed=11, iteration=0, count=blocks * BLOCK, size=17 * 376)  # 69 MB
 
     def still_there_after_all() -> bool:
         first = many.one(0)
@@ -81,6 +81,15 @@ def test_the_cache_holds_the_directions_of_all_active_runs() -> None:
     finally:
         size_cache(0)
     assert not still_there_after_all()
+
+
+def test_a_cache_without_room_keeps_the_latest_block_alone() -> None:
+    size_cache(0)
+    first, second = (Directions(seed=12, iteration=i, count=2, size=3) for i in range(2))
+    kept = second.one(0)
+    assert np.shares_memory(second.one(1).base, kept.base)
+    first.one(0)
+    assert not np.shares_memory(second.one(0), kept)
 
 
 def test_blocks_are_all_directions_in_order() -> None:

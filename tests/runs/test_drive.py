@@ -1,4 +1,4 @@
-"""Which lessons are carried out together, and when."""
+"""Which lessons are carried out together, and when; and what is left of runs that were driven."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import offrank
+from offrank.core import noise
 from offrank.core.arrays import Memory
 from offrank.core.work import Lesson
 from offrank.runs import drive as module
@@ -104,3 +106,17 @@ def test_lessons_of_another_key_or_kind_are_batches_of_their_own(queue: LessonQu
     add(queue, "a", key=0)
     add(queue, "b", key=1)
     assert batches(queue) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "blocks"),
+    [
+        (offrank.Guided, {"hidden": 8, "batch": 4, "warmup_steps": 100}, 1),  # which reads its directions once
+        (offrank.ARS, {"n_directions": 40, "n_top": 4}, 4),  # two blocks of each of two iterations
+    ],
+)
+def test_directions_of_earlier_iterations_are_not_kept(algorithm: Any, settings: dict[str, Any], blocks: int) -> None:
+    agent = algorithm("Swimmer-v3", horizon=20, threads=1, **settings)
+    agent.learn(iterations=6, eval_every=0)
+    agent.close()
+    assert len(noise._cache._blocks) <= blocks
