@@ -353,6 +353,9 @@ def test_rewards_before_the_latest_80000_do_not_set_the_scale_of_the_values() ->
     scaled, unit = Critic().in_units(memory)
     assert unit == pytest.approx(10 * gain[1000:].std() + 1e-6)
     np.testing.assert_allclose(scaled[1000:], (gain[1000:] - gain[1000:].mean()) / unit, rtol=1e-4, atol=1e-6)
+    memory["replay.boot"][5] = 0.0  # an episode ended early: its mean reward is for surviving
+    scaled, unit = Critic().in_units(memory)
+    np.testing.assert_allclose(scaled[1000:], gain[1000:] / unit, rtol=1e-4, atol=1e-6)
 
 
 def test_a_critic_that_diverges_is_reinitialised() -> None:

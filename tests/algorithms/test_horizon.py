@@ -109,6 +109,14 @@ def test_short_tasks_have_fewer_lengths_to_choose_from() -> None:
     assert horizon.lengths(50) == [50, 25] and horizon.lengths(5) == [5]
 
 
+def test_evidence_of_32_pairs_ago_is_forgotten() -> None:
+    rewards = np.random.default_rng(4).normal(size=(16, H))  # 8 pairs
+    once = after(rewards)["evidence"]
+    np.testing.assert_allclose(after(rewards, before=after(rewards))["evidence"], (1 - 8 / 32) * once + once)
+    many = np.random.default_rng(4).normal(size=(64, H))
+    assert np.array_equal(after(many, before=after(rewards))["evidence"], after(many)["evidence"])
+
+
 def test_evidence_fades() -> None:
     rng = np.random.default_rng(3)
     late = rng.normal(size=(16, H))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrank.core.noise import BLOCK, Directions, Role, _BlockCache, episode_seeds, size_cache
+from offrank.core.noise import BLOCK, Directions, Purpose, Role, _BlockCache, episode_seeds, size_cache
 
 SIZE = 15
 
@@ -59,6 +59,15 @@ def test_episode_seeds_are_a_function_of_seed_iteration_role_and_index() -> None
     every = np.concatenate(list(seen.values()))
     assert len(np.unique(every)) == len(every)
     assert every.min() >= 0 and every.max() < 2**31  # what any environment's reset accepts
+
+
+def test_the_numbers_of_streams_and_roles_are_those_of_every_run_so_far() -> None:
+    """Another number is another stream: no run would be resumed to the same bits."""
+    roles = {"BEHAVIOUR": 0, "PLUS": 1, "MINUS": 2, "EVALUATION": 3, "MEMBER": 4, "RACE": 5}
+    assert {role.name: role.value for role in Role} == roles
+    purposes = "DIRECTIONS EPISODE_SEEDS START_STATE PROCESS_NOISE EXPLORATION CRITIC POLICY RANKING ACTIONS"
+    assert {purpose.name: purpose.value for purpose in Purpose} == {n: i for i, n in enumerate(purposes.split(), 1)}
+    assert episode_seeds(3, 4, Role.RACE, np.arange(3)).tolist() == [117232813, 1651390564, 1411376339]
 
 
 def test_no_episodes_have_no_seeds() -> None:

@@ -187,6 +187,12 @@ def test_a_step_budget_finishes_the_iteration_it_runs_out_in() -> None:
     assert (run.state.iteration, run.state.steps, run.stop_reason) == (3, 150, "steps")
 
 
+def test_the_final_return_is_that_of_the_last_evaluation(tmp_path: Path) -> None:
+    run = go(config(iterations=6), tmp_path / "new" / "folder")
+    assert len(run.evaluations) == 3 and run.final is None
+    assert run.result["final_return"] == run.evaluations[-1].mean != run.evaluations[0].mean
+
+
 def test_evaluations_can_be_left_out() -> None:
     on = engine()
     run = go(config(eval_every=0, iterations=3), on=on)
