@@ -153,6 +153,8 @@ def test_choices_of_a_file_are_checked_and_must_be_those_of_the_environment() ->
     other = replace(offrank.ARS("toy_envs:Choice-v0", workers=0).policy, choices=(2, 1))
     with pytest.raises(UsageError, match="have the choices 2, 1: this environment's one part"):
         offrank.ARS("toy_envs:Choice-v0", workers=0, init=other)
+    with pytest.raises(UsageError, match="have the choices one part: this environment's 3, 2"):
+        offrank.ARS("toy_envs:Choices-v0", workers=0, init=replace(policy, choices=()))
 
 
 @pytest.mark.parametrize("algorithm", [offrank.OPARS, offrank.QARS, offrank.OPTRES, offrank.OPES])

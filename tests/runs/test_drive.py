@@ -12,7 +12,7 @@ from offrank.core import noise
 from offrank.core.arrays import Memory
 from offrank.core.work import Lesson
 from offrank.runs import drive as module
-from offrank.runs.drive import LessonQueue
+from offrank.runs.drive import LessonQueue, Signals
 
 
 class Noted(Lesson):
@@ -106,6 +106,21 @@ def test_lessons_of_another_key_or_kind_are_batches_of_their_own(queue: LessonQu
     add(queue, "a", key=0)
     add(queue, "b", key=1)
     assert batches(queue) == ["a", "b"]
+
+
+def test_a_signal_is_stored_and_a_second_one_or_one_in_a_hung_environment_interrupts() -> None:
+    signals = Signals(None)
+    signals(15, None)
+    assert signals.caught == 15
+    with pytest.raises(KeyboardInterrupt):
+        signals(2, None)
+    engine = offrank.engines.make_engine("LQR")
+    calm, hung = Signals(engine), Signals(engine)
+    calm(2, None)
+    engine.interruptible = True
+    with pytest.raises(KeyboardInterrupt):
+        hung(2, None)
+    engine.close()
 
 
 @pytest.mark.parametrize(

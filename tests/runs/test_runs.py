@@ -25,6 +25,7 @@ from offrank.display.plots import Curve
 from offrank.engines.base import Engine
 from offrank.runs.config import EVAL_EVERY, RunConfig, resolve
 from offrank.runs.drive import catching_signals, drive
+from offrank.runs.evaluation import evaluate_policy
 from offrank.runs.metrics import read_metrics
 from offrank.runs.opening import open_run, open_runs
 from offrank.runs.run import Run
@@ -185,6 +186,25 @@ def test_an_extra_evaluation_at_the_end_is_final_and_never_a_crossing(tmp_path: 
 def test_a_step_budget_finishes_the_iteration_it_runs_out_in() -> None:
     run = go(config(steps=101))
     assert (run.state.iteration, run.state.steps, run.stop_reason) == (3, 150, "steps")
+
+
+def test_an_evaluation_is_of_100_episodes_of_seed_0_unless_asked_otherwise() -> None:
+    on = engine()
+    policy = open_run(config(iterations=1), on.space, None).policy
+    found = evaluate_policy(policy, on)
+    assert found == evaluate_policy(policy, on, 100, 0) and len(found["returns"]) == 100
+    assert found["returns"] != evaluate_policy(policy, on, 100, 1)["returns"]
+
+
+@pytest.mark.parametrize(
+    ("count", "error", "says"), [(1, FileFormatError, "damaged"), (2, FleetError, "2 of the runs failed")]
+)
+def test_if_all_folders_are_damaged_nothing_is_run(count: int, error: type[Exception], says: str) -> None:
+    def damaged() -> Run:
+        raise FileFormatError("damaged")
+
+    with pytest.raises(error, match=says):
+        open_runs({str(i): damaged for i in range(count)})
 
 
 def test_the_final_return_is_that_of_the_last_evaluation(tmp_path: Path) -> None:
