@@ -160,7 +160,7 @@ def test_changes_of_the_code_are_killed_by_the_tests_that_run_them(
     mutants = [mutate.Mutant("core/sums.py", operator, 0, (2, 13), (2, 14)) for operator in changes]
     monkeypatch.setattr(mutate, "GRACE", 5.0)
     monkeypatch.setattr(mutate, "mutated", lambda text, m: new.get(m.operator) or text.replace("+", m.operator))
-    found = list(mutate.run_all(mutants, OneTest(), [tmp_path], 1.0))  # type: ignore[arg-type]
+    found = [one for _, one in mutate.run_all(mutants, OneTest(), [tmp_path], 1.0)]  # type: ignore[arg-type]
     assert {one["operator"]: one["verdict"] for one in found} == changes
     assert (tmp_path / "src/offrank/core/sums.py").read_text() == text
     summary = mutate._summary(found, 7, 0.0)

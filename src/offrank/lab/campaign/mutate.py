@@ -7,8 +7,9 @@ The changes are those of cosmic-ray: another operator, comparison, number, boole
 loop never entered, a decorator removed. Places are drawn at random from `core`, `algorithms` and `runs`, except in type
 hints and in arguments of decorators, and at each place one of its changes. The tests that run it are known from one run
 of all under coverage; for a line that is only run when its file is imported, they are those that run any line of the
-file. They are run from the shortest on, up to --seconds, each change in a copy of the checkout, by a process forked
-from one that has imported what takes long. A change that no test notices survives, also if it changes nothing.
+file. They are run from the shortest on, up to --seconds, and up to --long where these notice nothing; each change in a
+copy of the checkout, by a process forked from one that has imported what takes long. A change that no test notices
+survives, also if it makes no difference.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from offrank.lab.script import make_parser, run_script
 from offrank.lab.statistics import success_interval
 
 PACKAGES = ("core", "algorithms", "runs")
-TESTS = (  # all but those of engines on clusters and GPUs, of the laboratory and of the documentation
+TESTS = (  # all but those of engines on clusters and GPUs, and of the laboratory
     *("tests/core", "tests/algorithms", "tests/runs", "tests/policies", "tests/tasks", "tests/cli"),
     *("tests/test_agents.py", "tests/test_fleet.py", "tests/test_asktell.py", "tests/test_callbacks.py"),
-    *("tests/test_cli.py", "tests/engines/test_engines.py"),
+    *("tests/test_cli.py", "tests/test_docs.py", "tests/engines/test_engines.py"),
 )
 PRELOADED = ("pytest", "hypothesis", "numpy", "scipy.stats", "mujoco", "gymnasium", "matplotlib.pyplot", "torch")
 GRACE, SLOWER = 30.0, 5.0  # seconds, and factor, by which tests may take longer than they took
@@ -207,9 +208,9 @@ def _child(tree: Path, tests: Sequence[str]) -> None:
 
 
 def _copy(checkout: Path, tree: Path) -> Path:
-    for part in ("src", "tests", "examples"):
+    for part in ("src", "tests", "examples", "docs", "results"):
         shutil.copytree(checkout / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "mkdocs.yml", "README.md", "CHANGELOG.md"):
         shutil.copy(checkout / name, tree)
     return tree
 
@@ -219,10 +220,12 @@ def _verdict(status: int | None) -> str:
     return "too slow" if status is None else "survived" if status == 0 else "killed"
 
 
-def run_all(mutants: Sequence[Mutant], tests: Tests, trees: Sequence[Path], seconds: float) -> Iterator[dict[str, Any]]:
+def run_all(
+    mutants: Sequence[Mutant], tests: Tests, trees: Sequence[Path], seconds: float
+) -> Iterator[tuple[Mutant, dict[str, Any]]]:
     """Run the tests of every change, some side by side, and yield what came of each."""
     waiting, free = list(reversed(mutants)), list(trees)
-    going: dict[int, tuple[dict[str, Any], Path, str, float, float]] = {}
+    going: dict[int, tuple[Mutant, dict[str, Any], Path, str, float, float]] = {}
     while waiting or going:
         while waiting and free:
             mutant, tree = waiting.pop(), free[-1]
@@ -232,15 +235,15 @@ def run_all(mutants: Sequence[Mutant], tests: Tests, trees: Sequence[Path], seco
             what = asdict(mutant) | {"before": _line(text, mutant), "after": _line(changed, mutant)}
             what["tests"] = len(chosen)
             if not chosen:
-                yield what | {"verdict": "no test runs it"}
+                yield mutant, what | {"verdict": "no test runs it"}
                 continue
             path.write_text(changed)
             begin = time.monotonic()
             if (pid := os.fork()) == 0:
                 _child(tree, chosen)
-            going[pid] = what, free.pop(), text, begin, begin + GRACE + SLOWER * tests.time(chosen)
+            going[pid] = mutant, what, free.pop(), text, begin, begin + GRACE + SLOWER * tests.time(chosen)
         time.sleep(0.05)
-        for pid, (what, tree, text, begin, deadline) in list(going.items()):
+        for pid, (mutant, what, tree, text, begin, deadline) in list(going.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             late = not ended and time.monotonic() > deadline
             if not (ended or late):
@@ -253,7 +256,7 @@ def run_all(mutants: Sequence[Mutant], tests: Tests, trees: Sequence[Path], seco
             free.append(tree)
             del going[pid]
             verdict = _verdict(None if late else os.waitstatus_to_exitcode(status))
-            yield what | {"verdict": verdict, "seconds": round(time.monotonic() - begin, 1)}
+            yield mutant, what | {"verdict": verdict, "seconds": round(time.monotonic() - begin, 1)}
 
 
 def _line(text: str, mutant: Mutant) -> str:
@@ -276,12 +279,14 @@ def _mutate(args: argparse.Namespace) -> None:
         for name in PRELOADED:
             with suppress(ImportError):
                 __import__(name)
-        done: list[dict[str, Any]] = []
-        for one in run_all(mutants, tests, trees, args.seconds):
-            done.append(one)
-            if args.out:
-                write_json(args.out, _summary(done, places, start))
-    show(_summary(done, places, start), "survivors")
+        done: dict[Mutant, dict[str, Any]] = {}
+        for seconds in (args.seconds, args.long):
+            left = [mutant for mutant in mutants if mutant not in done or done[mutant]["verdict"] == "survived"]
+            for mutant, what in run_all(left, tests, trees, seconds):
+                done[mutant] = what
+                if args.out:
+                    write_json(args.out, _summary([*done.values()], places, start))
+    show(_summary([*done.values()], places, start), "survivors")
 
 
 def _new(folder: Path) -> Path:
@@ -314,6 +319,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=count, default=400, help="number of places to change")
     parser.add_argument("--seed", type=natural, default=0, help="of the sample")
     parser.add_argument("--seconds", type=float, default=20.0, help="of tests per change, as they take unchanged")
+    parser.add_argument("--long", type=float, default=90.0, help="the same, for a change that survives those")
     parser.add_argument("--workers", type=count, default=2)
     parser.add_argument("--folder", type=Path, help="keep a copy of the checkout and its coverage here, for next time")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a JSON file for the summary, written as it goes")
