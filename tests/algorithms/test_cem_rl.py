@@ -161,6 +161,12 @@ def test_targets_are_the_smaller_of_the_slow_copies_and_end_with_the_episode() -
     assert np.array_equal(x[:, :N_OBS], made.replay["state"][at])
 
 
+@pytest.mark.parametrize(("updates", "shares"), [(9, [3, 3, 3]), (11, [4, 4, 3]), (2, [1, 1, 0])])
+def test_the_critics_updates_are_shared_by_the_actors(updates: int, shares: list[int]) -> None:
+    made = lesson(np.stack([make_policy("skip:3", N_OBS, N_ACT).start(seed) for seed in range(3)]))
+    assert replace(made, critic_updates=updates).shares == shares
+
+
 def test_noise_on_the_target_is_normal_and_clipped_on_both_sides() -> None:
     made = lesson(make_policy("skip:3", N_OBS, N_ACT).start(0)[None], target_noise=0.2, target_noise_clip=0.3)
     drawn = list(made._draws(np.random.default_rng(0), np.arange(50), 450, noisy=True))

@@ -188,6 +188,13 @@ def test_a_wrong_setting_is_named(given: dict[str, object], said: str) -> None:
 # --- critic
 
 
+def test_new_networks_have_hidden_layers_of_he_and_an_output_near_zero() -> None:
+    drawn = network.draw(np.random.default_rng(0), 4, 40, 100)
+    deviations = {name: float(weights.std()) for name, weights in drawn.items()}
+    expected = {"w1": np.sqrt(2 / 40), "w2": np.sqrt(2 / 100), "w3": np.sqrt(0.1 / 100), "c1": 0, "c2": 0, "c3": 0}
+    assert deviations == pytest.approx(expected, rel=0.15)
+
+
 def test_network_gradients_equal_finite_differences() -> None:
     rng = np.random.default_rng(0)
     drawn = network.draw(rng, 2, 4, 6)

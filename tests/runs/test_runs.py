@@ -207,6 +207,16 @@ def test_if_all_folders_are_damaged_nothing_is_run(count: int, error: type[Excep
         open_runs({str(i): damaged for i in range(count)})
 
 
+def test_the_best_policy_is_there_while_the_run_goes_on(tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def look(run: Run, record: dict[str, Any]) -> None:
+        seen.append((record["iteration"], (tmp_path / "best.offrank").is_file()))
+
+    go(config(iterations=4), tmp_path, callbacks=(look,))
+    assert [found for iteration, found in seen if iteration in (1, 3)] == [False, True]
+
+
 def test_the_final_return_is_that_of_the_last_evaluation(tmp_path: Path) -> None:
     run = go(config(iterations=6), tmp_path / "new" / "folder")
     assert len(run.evaluations) == 3 and run.final is None
