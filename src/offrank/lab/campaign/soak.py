@@ -93,6 +93,11 @@ class Watched:
         command += [*words.split(), *ENDLESS.split(), "--out", str(folder / "runs")]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=one_thread())
 
+    @property
+    def started(self) -> bool:
+        """Whether it has made a checkpoint, or has ended."""
+        return self._log.stat().st_size > 0 or self.process.poll() is not None
+
     def sample(self, minute: float) -> None:
         """Measure once.
 
@@ -159,11 +164,14 @@ def _trend(samples: Sequence[dict[str, Any]], name: str, begin: float, limit: fl
 def _soak(args: argparse.Namespace) -> None:
     if not Path("/proc/self/status").exists():
         raise UsageError("this campaign needs Linux: it reads /proc")
-    start, problems = time.monotonic(), list[str]()
+    problems = list[str]()
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the processes must end, too
     with tempfile.TemporaryDirectory() as scratch:
         watched = [Watched(name, words, Path(scratch) / name.split()[0]) for name, words in RUNS.items()]
         try:
+            while not all(one.started for one in watched):
+                time.sleep(0.1)
+            start = time.monotonic()
             while (spent := time.monotonic() - start) < 3600 * args.hours:
                 time.sleep(min(args.every, 3600 * args.hours - spent))
                 for one in watched:
