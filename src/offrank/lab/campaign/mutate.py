@@ -7,9 +7,9 @@ The changes are those of cosmic-ray: another operator, comparison, number, boole
 loop never entered, a decorator removed. Places are drawn at random from `core`, `algorithms` and `runs`, except in type
 hints and in arguments of decorators, and at each place one of its changes. The tests that run it are known from one run
 of all under coverage; for a line that is only run when its file is imported, they are those that run any line of the
-file. They are run from the shortest on, up to --seconds, and up to --long where these notice nothing; each change in a
-copy of the checkout, by a process forked from one that has imported what takes long. A change that no test notices
-survives, also if it makes no difference.
+file, and those of the tables of settings in the documentation. They are run from the shortest on, up to --seconds, and
+up to --long where these notice nothing; each change in a copy of the checkout, by a process forked from one that has
+imported what takes long. A change that no test notices survives, also if it makes no difference.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ TESTS = (  # all but those of engines on clusters and GPUs, and of the laborator
     *("tests/core", "tests/algorithms", "tests/runs", "tests/policies", "tests/tasks", "tests/cli"),
     *("tests/test_agents.py", "tests/test_fleet.py", "tests/test_asktell.py", "tests/test_callbacks.py"),
     *("tests/test_cli.py", "tests/test_docs.py", "tests/engines/test_engines.py"),
+)
+TABLES = (  # they read the defaults of settings, which are set when a file is imported
+    "tests/test_docs.py::test_settings_and_their_defaults_are_those_of_the_code",
+    "tests/test_docs.py::test_settings_of_rankers_are_those_of_the_code",
 )
 PRELOADED = ("pytest", "hypothesis", "numpy", "scipy.stats", "mujoco", "gymnasium", "matplotlib.pyplot", "torch")
 GRACE, SLOWER = 30.0, 5.0  # seconds, and factor, by which tests may take longer than they took
@@ -153,9 +157,11 @@ class Tests:
         """The tests that run the change, from the shortest on, as many as fit into a time, but at least one."""
         lines = self._data.contexts_by_lineno(str(self._source / mutant.file))
         there = {context for line in range(mutant.start[0], mutant.end[0] + 1) for context in lines.get(line, [])}
-        if not any(there):
+        imported = not any(there)
+        if imported:
             there = {context for contexts in lines.values() for context in contexts}
         tests = {context.rpartition("|")[0] for context in there if context} - self._failed
+        tests |= set(TABLES) if imported and tests else set()
         chosen, total = list[str](), 0.0
         for test in sorted(tests, key=lambda test: (self._seconds[test], test)):
             total += self._seconds[test]
