@@ -14,7 +14,7 @@ from offrank.core.rollouts import Trajectory
 from offrank.core.space import Space
 from offrank.policies import make_policy
 
-N_OBS, N_ACT, LIMIT = 4, 2, 200
+N_OBS, N_ACT, LIMIT = 3, 2, 200
 BOX = Space(N_OBS, N_ACT, 12, low=np.full(N_ACT, -0.3), high=np.full(N_ACT, 0.3))
 SMALL = {"hidden": 16, "batch": 8, "replay": LIMIT, "actor_rate": 1e-2}
 

@@ -105,7 +105,8 @@ def test_an_error_in_close_does_not_keep_the_others_open(tmp_path: Path) -> None
     with pytest.raises(RuntimeError):
         agent().learn(iterations=1, callback=[Told("close", RuntimeError), other], out=tmp_path, **QUIET)
     assert "close" in other.told
-    agent().learn(iterations=2, out=tmp_path, resume=True, **QUIET)  # the folder is free
+    resumed = agent().learn(iterations=2, out=tmp_path, resume=True, **QUIET)  # the folder is free
+    assert resumed.policy.sha256 == agent().learn(iterations=2, **QUIET).policy.sha256
 
 
 @pytest.mark.parametrize("given", [3, [print, 3], CheckpointCallback])

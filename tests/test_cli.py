@@ -792,7 +792,8 @@ def test_where_a_threshold_may_end_the_run_the_time_left_is_at_most(offrank) -> 
 def test_tensorboard_writes_its_own_files(offrank) -> None:
     pytest.importorskip("tensorboardX")
     offrank(*POINT, "--out", "run", "--tensorboard")
-    assert list(Path("run/tensorboard").glob("events.out.tfevents.*"))
+    (events,) = Path("run/tensorboard").glob("events.out.tfevents.*")
+    assert b"evaluation/return_mean" in events.read_bytes()
 
 
 # --- video

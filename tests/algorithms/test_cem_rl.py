@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from offrank.algorithms.rankers import OnPolicy
 from offrank.asktell import AskTell
 from offrank.cli import main
 from offrank.core.arrays import FloatArray
-from offrank.core.errors import UsageError
+from offrank.core.errors import OffrankError, UsageError
 from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Request, Trajectory
 from offrank.core.space import Space
@@ -158,6 +159,32 @@ def test_targets_are_the_smaller_of_the_slow_copies_and_end_with_the_episode() -
     np.testing.assert_allclose(y[0], expected, rtol=1e-5)
     assert y[0][0, 0] == made.replay["gain"][3] and np.array_equal(y[0], y[1])
     assert np.array_equal(x[:, :N_OBS], made.replay["state"][at])
+
+
+@pytest.mark.parametrize(("updates", "shares"), [(9, [3, 3, 3]), (11, [4, 4, 3]), (2, [1, 1, 0])])
+def test_the_critics_updates_are_shared_by_the_actors(updates: int, shares: list[int]) -> None:
+    made = lesson(np.stack([make_policy("skip:3", N_OBS, N_ACT).start(seed) for seed in range(3)]))
+    assert replace(made, critic_updates=updates).shares == shares
+
+
+def test_noise_on_the_target_is_normal_and_clipped_on_both_sides() -> None:
+    made = lesson(make_policy("skip:3", N_OBS, N_ACT).start(0)[None], target_noise=0.2, target_noise_clip=0.3)
+    drawn = list(made._draws(np.random.default_rng(0), np.arange(50), 450, noisy=True))
+    assert [rows.shape for rows, _ in drawn] == [(200, 32), (200, 32), (50, 32)]
+    noise = np.concatenate([some.ravel() for _, some in drawn])
+    assert noise.min() == pytest.approx(-0.3) and noise.max() == pytest.approx(0.3) and abs(noise.mean()) < 0.01
+    inside = np.abs(noise) < 0.2999
+    assert inside.mean() == pytest.approx(0.8664, abs=0.02)  # 1.5 deviations
+
+
+def test_a_distribution_that_becomes_non_finite_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, on = cem(), engine()
+    state = algorithm.start(0)
+    state = replace(state, memory=state.memory | {"extra": np.array(np.inf)})
+    members = np.random.default_rng(0).normal(size=(10, N_ACT * N_OBS))
+    monkeypatch.setattr(CEM, "draw", lambda self, state, count: members)
+    with pytest.raises(OffrankError, match="the distribution became non-finite in iteration 0"):
+        answered(algorithm.iteration(state), on.run)
 
 
 def test_an_actor_at_the_edge_of_the_box_stays_inside() -> None:

@@ -188,6 +188,13 @@ def test_a_wrong_setting_is_named(given: dict[str, object], said: str) -> None:
 # --- critic
 
 
+def test_new_networks_have_hidden_layers_of_he_and_an_output_near_zero() -> None:
+    drawn = network.draw(np.random.default_rng(0), 4, 40, 100)
+    deviations = {name: float(weights.std()) for name, weights in drawn.items()}
+    expected = {"w1": np.sqrt(2 / 40), "w2": np.sqrt(2 / 100), "w3": np.sqrt(0.1 / 100), "c1": 0, "c2": 0, "c3": 0}
+    assert deviations == pytest.approx(expected, rel=0.15)
+
+
 def test_network_gradients_equal_finite_differences() -> None:
     rng = np.random.default_rng(0)
     drawn = network.draw(rng, 2, 4, 6)
@@ -299,6 +306,63 @@ def test_critic_finds_the_gradient_of_the_return(policy: str) -> None:
         true[at] = up.totals.sum() - down.totals.sum()
     found = ranker.gradient(c, ranker_memory(state))
     assert np.sum(found * true) > 0.7 * np.linalg.norm(found) * np.linalg.norm(true)
+
+
+def test_a_lesson_is_adam_on_targets_of_a_slow_copy_in_plain_numbers() -> None:
+    """Every constant of the critic and of Adam is written out here."""
+    ranker, task = Critic(hidden=8, passes=3.0), engine(horizon=60)
+    algorithm = search(ARS(n_directions=8, n_top=4), ranker, task.space)
+    state, _ = iterate(ARS(n_directions=8, n_top=4), ranker, task, 2)
+    memory = ranker_memory(state)
+    c = replace(algorithm.propose(state, 60), whitening=Whitening(np.zeros(N_OBS), np.full(N_OBS, 8.0)))  # outliers
+    found = ranker.lesson(memory, c).carry_out()
+
+    rows = ranker.draws(memory, c)
+    assert rows.shape == (int(np.ceil(3.0 * 8 * 61 / 256)), 256) and int(memory["fresh"]) == 8 * 61
+    seen, action, boot, ahead, gain = (memory[f"replay.{k}"] for k in ("state", "action", "boot", "ahead", "gain"))
+    k = ahead[ahead > 0]
+    rate = gain[ahead > 0] * (1 - 0.995) / (1 - 0.995**k)
+    unit = 10 * rate.std() + 1e-6
+    q, slow, m, v = network.unpack(memory)
+    z = np.clip(8.0 * seen, -10, 10)
+    assert (np.abs(8.0 * seen) > 10).any()
+    for t, at in enumerate(rows, start=int(memory["step"]) + 1):
+        after = z[at + ahead[at]]
+        value = network.forward(slow, np.concatenate([after, after @ c.theta.reshape(P, N_OBS).T], axis=1))[2]
+        weight = (1 - 0.995 ** ahead[at]) / (1 - 0.995)
+        y = ((gain[at] - rate.mean() * weight) / unit)[:, None] + boot[at][:, None] * value
+        gradient = network.squared_error_gradient(q, np.concatenate([z[at], action[at]], axis=1), y)
+        for name, g in gradient.items():
+            m[name] = 0.9 * m[name] + 0.1 * g
+            v[name] = 0.999 * v[name] + 0.001 * g**2
+            q[name] -= 1e-3 * m[name] / (1 - 0.9**t) / (np.sqrt(v[name] / (1 - 0.999**t)) + 1e-8)
+            slow[name] = 0.995 * slow[name] + 0.005 * q[name]
+    assert float(found["unit"]) == pytest.approx(unit, rel=1e-4) and int(found["step"]) == t
+    for name, value in network.pack((q, slow, m, v)).items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("fresh", "every"), [(2000, 1), (2001, 2), (4001, 3)])
+def test_the_gradient_is_a_mean_over_at_most_2000_of_the_newest_states(fresh: int, every: int) -> None:
+    c, ranker = candidates(), Critic(hidden=4)
+    random, memory = np.random.default_rng(0), Critic(hidden=4).start(LINEAR, 0)
+    memory["replay.state"], memory["fresh"] = random.normal(size=(5000, N_OBS)).astype(np.float32), np.array(fresh)
+    z = memory["replay.state"][-fresh:][::every]
+    per_action = network.input_gradient(network.unpack(memory)[0], np.concatenate([z, np.zeros((len(z), P))], axis=1))
+    expected = (per_action[:, N_OBS:, None] * z[:, None, :]).mean(axis=0)
+    np.testing.assert_allclose(ranker.gradient(c, memory).reshape(P, N_OBS), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_rewards_before_the_latest_80000_do_not_set_the_scale_of_the_values() -> None:
+    random = np.random.default_rng(0)
+    gain = np.concatenate([np.full(1000, 1e6), random.normal(size=80_000)])
+    memory = {"replay.gain": gain, "replay.boot": np.full(81_000, 0.9), "replay.ahead": np.ones(81_000, dtype=np.int64)}
+    scaled, unit = Critic().in_units(memory)
+    assert unit == pytest.approx(10 * gain[1000:].std() + 1e-6)
+    np.testing.assert_allclose(scaled[1000:], (gain[1000:] - gain[1000:].mean()) / unit, rtol=1e-4, atol=1e-6)
+    memory["replay.boot"][5] = 0.0  # an episode ended early: its mean reward is for surviving
+    scaled, unit = Critic().in_units(memory)
+    np.testing.assert_allclose(scaled[1000:], gain[1000:] / unit, rtol=1e-4, atol=1e-6)
 
 
 def test_a_critic_that_diverges_is_reinitialised() -> None:

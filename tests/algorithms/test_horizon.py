@@ -109,6 +109,26 @@ def test_short_tasks_have_fewer_lengths_to_choose_from() -> None:
     assert horizon.lengths(50) == [50, 25] and horizon.lengths(5) == [5]
 
 
+@pytest.mark.parametrize(("since", "due"), [(29, False), (30, True), (31, True), (1000, True)])
+def test_whole_episodes_are_due_when_their_steps_are_no_more_than_their_share(since: int, due: bool) -> None:
+    known = after(np.repeat(np.random.default_rng(2).normal(size=(2 * horizon.ENOUGH, 1)), H, axis=1))
+    found = horizon.length(known | {"steps": np.array([10, since])}, 0, PROBING)  # a share of a quarter
+    assert (found == H) == due
+
+
+def test_a_length_that_contradicts_the_whole_carries_no_signal() -> None:
+    sums = np.array([[20.0, 1.0, 1.0, 1.0, 100.0], [20.0, 1.0, -0.9, 1.0, 50.0]])
+    assert horizon.signal(sums).tolist() == pytest.approx([20 / 100, 0.0])
+
+
+def test_evidence_of_32_pairs_ago_is_forgotten() -> None:
+    rewards = np.random.default_rng(4).normal(size=(16, H))  # 8 pairs
+    once = after(rewards)["evidence"]
+    np.testing.assert_allclose(after(rewards, before=after(rewards))["evidence"], (1 - 8 / 32) * once + once)
+    many = np.random.default_rng(4).normal(size=(64, H))
+    assert np.array_equal(after(many, before=after(rewards))["evidence"], after(many)["evidence"])
+
+
 def test_evidence_fades() -> None:
     rng = np.random.default_rng(3)
     late = rng.normal(size=(16, H))

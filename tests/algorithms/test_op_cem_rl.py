@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -139,16 +140,17 @@ def test_a_race_is_scored_by_its_rewards_and_the_value_of_where_it_ended() -> No
 
 def test_the_kernel_is_the_papers_on_rollouts_of_the_mean() -> None:
     thetas = 0.3 * np.random.default_rng(0).normal(size=(5, KIND.size))
-    on = engine()
-    choice = answered(KernelOfMembers(n_behaviour=2, bandwidth=0.7).rank(generation(thetas, learned=False), 2), on.run)
+    mean = 0.2 * np.random.default_rng(1).normal(size=KIND.size)
+    members = replace(generation(thetas, learned=False), mean=mean)
+    choice = answered(KernelOfMembers(n_behaviour=2, bandwidth=0.7).rank(members, 2), engine().run)
     behaviour = choice.ran[0].rollouts
-    assert len(behaviour.trajectories) == 2 and not choice.ran[0].thetas.any()
+    assert len(behaviour.trajectories) == 2 and np.array_equal(choice.ran[0].thetas, [mean, mean])
     rewards = [t.rewards for t in behaviour.trajectories]
     eta = np.concatenate(rewards).mean()
     Q = np.concatenate([[(r[t:] - eta).sum() for t in range(len(r))] for r in rewards])
     z = np.concatenate([t.observations for t in behaviour.trajectories])
     for theta, score in zip(thetas, choice.scores, strict=True):
-        change = np.square(KIND.act(theta, z)).sum(axis=1)
+        change = np.square(KIND.act(theta, z) - KIND.act(mean, z)).sum(axis=1)
         assert score == pytest.approx((np.exp(-change / 0.7**2) * Q).mean())
 
 

@@ -16,6 +16,7 @@ from offrank.algorithms.strategies import STRATEGIES
 from offrank.core.noise import Role
 from offrank.runs.config import RunConfig, resolve
 from offrank.runs.drive import drive
+from offrank.runs.metrics import read_metrics
 from offrank.runs.opening import open_run
 from offrank.runs.run import Run
 
@@ -78,9 +79,9 @@ def test_resume_equals_uninterrupted(tmp_path: Path, algo: str, ranker: str, pol
 
 
 @pytest.mark.parametrize(("algo", "ranker", "policy"), PARTS)
-def test_interactions_are_counted_right(algo: str, ranker: str, policy: str) -> None:
+def test_interactions_are_counted_right(tmp_path: Path, algo: str, ranker: str, policy: str) -> None:
     engine = toy()
-    run = run_on(engine, config(algo, ranker, 10, policy=policy))
+    run = run_on(engine, config(algo, ranker, 10, policy=policy), tmp_path)
     training = [r for r in engine.requests if Role.EVALUATION not in r.roles]
     assert run.state.episodes == sum(len(r) for r in training)
     assert run.state.steps == 10 * run.state.episodes
@@ -92,7 +93,8 @@ def test_interactions_are_counted_right(algo: str, ranker: str, policy: str) -> 
         "interleaved": 8 * off_policy + 2 * on_policy,
     }.get(ranker, 10 * off_policy)
     if ranker == "adaptive":
-        fallbacks = sum(len(r) == on_policy for r in training)
+        log = read_metrics(tmp_path / "metrics.jsonl")
+        fallbacks = sum(record["on_policy"] for record in log if record["kind"] == "iteration")
         expected = (10 - fallbacks) * off_policy + fallbacks * on_policy
     assert run.state.episodes == expected
 

@@ -122,6 +122,7 @@ def test_resume_goes_on_with_the_file(offrank) -> None:
     offrank("train", "--config", file)
     offrank("train", "--config", file).complains("already holds a run")
     assert offrank("train", "--config", file, "--resume", "--iterations", "5").status == 0
+    assert json.loads(Path("run/result.json").read_text())["iterations"] == 5
     offrank("train", "--config", write(SWIMMER + 'out = "run"\nn_directions = 5\n'), "--resume").complains(
         "n_directions = 4, not 5"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import struct
@@ -160,6 +161,14 @@ def test_a_policy_with_other_arrays_is_refused(change: Callable[[Any], Any], tmp
     arrays, meta = content()
     change(arrays)
     refused(write(tmp_path / "a.offrank", arrays, json.dumps(meta).encode()), capsys)
+
+
+def test_the_comment_of_the_archive_is_the_hash_of_all_before_it(tmp_path: Path) -> None:
+    save_arrays(tmp_path / "a.npz", "policy", {"x": np.arange(5.0)}, {})
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        comment = archive.comment
+    data = (tmp_path / "a.npz").read_bytes()
+    assert data.endswith(comment) and comment == hashlib.sha256(data[: -len(comment)]).hexdigest().encode()
 
 
 def test_a_device_is_not_read(capsys) -> None:

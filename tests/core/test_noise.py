@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrank.core.noise import BLOCK, Directions, Role, _BlockCache, episode_seeds, size_cache
+from offrank.core.noise import BLOCK, Directions, Purpose, Role, _BlockCache, episode_seeds, size_cache
 
 SIZE = 15
 
@@ -61,13 +61,22 @@ def test_episode_seeds_are_a_function_of_seed_iteration_role_and_index() -> None
     assert every.min() >= 0 and every.max() < 2**31  # what any environment's reset accepts
 
 
+def test_the_numbers_of_streams_and_roles_are_those_of_every_run_so_far() -> None:
+    """Another number is another stream: no run would be resumed to the same bits."""
+    roles = {"BEHAVIOUR": 0, "PLUS": 1, "MINUS": 2, "EVALUATION": 3, "MEMBER": 4, "RACE": 5}
+    assert {role.name: role.value for role in Role} == roles
+    purposes = "DIRECTIONS EPISODE_SEEDS START_STATE PROCESS_NOISE EXPLORATION CRITIC POLICY RANKING ACTIONS"
+    assert {purpose.name: purpose.value for purpose in Purpose} == {n: i for i, n in enumerate(purposes.split(), 1)}
+    assert episode_seeds(3, 4, Role.RACE, np.arange(3)).tolist() == [117232813, 1651390564, 1411376339]
+
+
 def test_no_episodes_have_no_seeds() -> None:
     assert len(episode_seeds(0, 0, Role.PLUS, np.zeros(0, dtype=np.int64))) == 0
 
 
 def test_the_cache_holds_the_directions_of_all_active_runs() -> None:
     blocks = 42
-    many = Directions(seed=11, iteration=0, count=blocks * BLOCK, size=17 * 376)  # 69 MB, more than MIN_CACHE
+    many = Directions(seed=11, iteration=0, count=blocks * BLOCK, size=17 * 376)  # 69 MB
 
     def still_there_after_all() -> bool:
         first = many.one(0)
@@ -81,6 +90,15 @@ def test_the_cache_holds_the_directions_of_all_active_runs() -> None:
     finally:
         size_cache(0)
     assert not still_there_after_all()
+
+
+def test_a_cache_without_room_keeps_the_latest_block_alone() -> None:
+    size_cache(0)
+    first, second = (Directions(seed=12, iteration=i, count=2, size=3) for i in range(2))
+    kept = second.one(0)
+    assert np.shares_memory(second.one(1).base, kept.base)
+    first.one(0)
+    assert not np.shares_memory(second.one(0), kept)
 
 
 def test_blocks_are_all_directions_in_order() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from helpers import pair_request
 from offrank.core.normalizer import Moments, Normalizer, Whitening
@@ -26,6 +27,11 @@ def test_merging_episodes_gives_the_moments_of_all_their_states() -> None:
 def test_before_the_first_state_nothing_is_changed() -> None:
     whitening = Normalizer.empty(3).freeze()
     assert np.array_equal(whitening.mean, np.zeros(3)) and np.array_equal(whitening.scale, np.ones(3))
+
+
+def test_the_deviation_of_two_states_is_that_of_a_sample() -> None:
+    whitening = Normalizer.empty(1).merge(moments_of(np.array([[1.0], [3.0]]))).freeze()
+    assert whitening.mean[0] == 2 and 1 / whitening.scale[0] == pytest.approx(np.sqrt(2))
 
 
 def test_constant_features_are_switched_off() -> None:

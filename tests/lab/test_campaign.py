@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from offrank.core.files import load_arrays
-from offrank.lab.campaign import disk, fuzz, kill, sanitize
+from offrank.lab.campaign import children, disk, fuzz, kill, mutate, sanitize, soak
 
 
 def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -> None:
@@ -89,3 +90,87 @@ def test_sanitizers_that_notice_nothing_are_an_error(
     monkeypatch.setattr(sanitize, "FLAGS", ("-std=c99",))
     assert sanitize.main(["--tests", "--cases", "0"]) == 1
     assert "do not notice a read beyond an array" in capsys.readouterr().err
+
+
+TINY = "train Swimmer-v3 --algo guided --horizon 30 --set hidden=8 --set batch=4 --set warmup_steps=99 --set replay=300"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_a_soak_measures_its_processes_and_ends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "RUNS", {"guided": TINY, "fleet of 2": f"{TINY} --seeds 0-1"})
+    monkeypatch.setattr(soak, "ENDLESS", soak.ENDLESS.replace("--checkpoint-seconds 10", "--checkpoint-seconds 0.2"))
+    out, before = tmp_path / "soak.json", set(children(os.getpid()))
+    assert soak.main(["--hours", "0.0014", "--every", "0.5", "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["problems"] == [] and [p["runs"] for p in found["processes"].values()] == [1, 2]
+    for process in found["processes"].values():
+        assert process["checkpoints"] >= 1 and process["steps"] > 0
+        last = process["samples"][-1]
+        assert 40 < last["memory_mb"] < 1000 and 3 <= last["descriptors"] < 100 and last["threads"] >= 1
+    assert set(children(os.getpid())) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_a_soaked_process_that_ends_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(soak, "RUNS", {"lost": "train Swimmer-v3 --algo nothing"})
+    assert soak.main(["--hours", "0.01", "--every", "0.5"]) == 1
+    assert capsys.readouterr().err.startswith("soak: lost ended, exit status 2: offrank: unknown algorithm 'nothing'")
+
+
+@pytest.mark.parametrize(("per_hour", "noise", "verdict"), [(0, 1, "flat"), (30, 1, "growing"), (0, 300, "unclear")])
+def test_a_soak_tells_growth_from_noise(per_hour: float, noise: float, verdict: str) -> None:
+    random = np.random.default_rng(0)
+    samples = [{"minute": m, "memory_mb": 1000 + per_hour * m / 60 + noise * random.normal()} for m in range(480)]
+    found = soak._trend(samples, "memory_mb", 120, 0.01)
+    assert found is not None and found["verdict"] == verdict
+    assert found["interval"]["low"] <= per_hour <= found["interval"]["high"]
+
+
+class OneTest:
+    """Stands for the coverage of the tests: all changes but those of `unseen` are run by one test."""
+
+    def of(self, mutant: mutate.Mutant, seconds: float) -> list[str]:
+        return [] if mutant.operator == "unseen" else ["tests/test_sums.py::test_add"]
+
+    def time(self, tests: list[str]) -> float:
+        return 0.0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_changes_of_the_code_are_killed_by_the_tests_that_run_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def add(a, b):\n    return a + b\n"
+    for name, content in {
+        "src/offrank/__init__.py": "",
+        "src/offrank/core/__init__.py": "",
+        "pyproject.toml": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "src/offrank/core/sums.py").write_text(text)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_sums.py").write_text(
+        "from offrank.core.sums import add\n\ndef test_add():\n    assert add(2, 2) == 4\n"
+    )
+    changes = {"-": "killed", "*": "survived", "hang": "too slow", "unseen": "no test runs it"}
+    new = {"hang": text.replace("return", "while True: pass\n    return"), "unseen": text.replace("+", "-")}
+    mutants = [mutate.Mutant("core/sums.py", operator, 0, (2, 13), (2, 14)) for operator in changes]
+    monkeypatch.setattr(mutate, "GRACE", 5.0)
+    monkeypatch.setattr(mutate, "mutated", lambda text, m: new.get(m.operator) or text.replace("+", m.operator))
+    found = [one for _, one in mutate.run_all(mutants, OneTest(), [tmp_path], 1.0)]  # type: ignore[arg-type]
+    assert {one["operator"]: one["verdict"] for one in found} == changes
+    assert (tmp_path / "src/offrank/core/sums.py").read_text() == text
+    summary = mutate._summary(found, 7, 0.0)
+    assert summary["scores"]["core"]["killed"] == 2 and summary["scores"]["core"]["drawn"] == 4
+    assert [one["operator"] for one in summary["survivors"]] == ["*", "unseen"]
+
+
+def test_type_hints_and_arguments_of_decorators_are_not_changed() -> None:
+    text = (
+        "@dataclass(frozen=True)\nclass A:\n    b: int | None = 1 + 2\n\n    def c(self, d: int | str) -> A | B: ...\n"
+    )
+    parts = [text.splitlines()[first[0] - 1][first[1] : last[1]] for first, last in mutate._inert(text)]
+    assert sorted(parts) == ["A | B", "True", "int | None", "int | str"]

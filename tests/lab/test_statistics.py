@@ -19,6 +19,7 @@ from offrank.lab.statistics import (
     probability_of_winning,
     success_interval,
     survival,
+    trend,
     win,
     win_table,
 )
@@ -182,3 +183,20 @@ def test_where_nobody_arrived_there_is_no_probability_and_no_interval() -> None:
     assert probability_of_winning(win_table([None, None], [5, 9], [None], [9])) is None
     assert probability_of_winning(win_table([7], [7], [None], [5])) is None  # the order is unknown
     assert probability_of_winning(win_table([7], [7], [None], [9])) is not None
+
+
+def test_a_trend_is_least_squares_through_the_medians_of_blocks() -> None:
+    random = np.random.default_rng(1)
+    times, values = np.arange(12.0), random.normal(size=12) + 3.0
+    line, found = stats.linregress(times, values), trend(times, values)
+    margin = line.stderr * stats.t.ppf(0.975, 10)
+    assert np.isclose(found.slope, line.slope) and found.level == np.median(values)
+    assert np.allclose((found.interval.low, found.interval.high), (line.slope - margin, line.slope + margin))
+    assert trend(np.repeat(times, 3), np.repeat(values, 3)).interval == found.interval  # copies say no more
+
+
+def test_a_constant_has_no_trend_and_two_values_are_too_few() -> None:
+    flat = trend([0, 1, 2], [5, 5, 5])
+    assert (flat.slope, flat.interval.low, flat.interval.high) == (0, 0, 0)
+    with pytest.raises(UsageError, match="needs 3 measurements"):
+        trend([0, 1], [1, 2])

@@ -73,6 +73,11 @@ def test_forms_that_use_every_direction_take_n_from_the_preset() -> None:
     assert resolve("HalfCheetah-v3", "ars", None, {"form": "V2"}).hyperparameters["n_top"] == 32
 
 
+def test_words_for_true_and_false() -> None:
+    assert [convert("flag", text, bool) for text in ("true", "1", "Yes", True)] == [True] * 4
+    assert [convert("flag", text, bool) for text in ("false", "0", "no", False)] == [False] * 4
+
+
 @pytest.mark.parametrize(
     ("name", "text", "to"),
     [("n_top", "2.5", int), ("n_top", "nan", int), ("h", "inf", float), ("h", "wide", float), ("flag", "maybe", bool)],

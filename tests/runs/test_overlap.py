@@ -117,7 +117,15 @@ def test_speculative_iterations_are_discarded_when_the_threshold_is_reached() ->
     assert run.stop_reason == "threshold" and run.state.iteration == run.evaluations[-1].iteration
     found = [getattr(request.candidates, "directions", None) for request in on.requests]
     iterations = {directions.iteration for directions in found if directions is not None}
-    assert max(iterations) >= run.state.iteration  # it had continued during the evaluation
+    assert max(iterations) == run.state.iteration + 2  # it had continued up to the next evaluation
+
+
+def test_what_a_run_still_waits_for_when_it_ends_is_dropped_by_the_engine() -> None:
+    on, dropped = EvaluationFirst(), []
+    on.drop = lambda ticket: (dropped.append(ticket), FunctionEngine.drop(on, ticket))  # type: ignore[method-assign]
+    run = go(config(threshold=middle()), on)
+    assert run.stop_reason == "threshold"
+    assert len(dropped) == 1 and on._open == {} and on._queue == [] and on.completed(0.0) == []
 
 
 def test_a_callback_stops_the_run_where_it_would_have_stopped_without_overlap() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import offrank
-from helpers import FunctionEngine, linear_system
+from helpers import FunctionEngine, constant_reward, linear_system
 from offrank.core.errors import EpisodeError, FileFormatError, FleetError, Interrupted, OffrankError, UsageError
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role, episode_seeds
@@ -25,6 +25,7 @@ from offrank.display.plots import Curve
 from offrank.engines.base import Engine
 from offrank.runs.config import EVAL_EVERY, RunConfig, resolve
 from offrank.runs.drive import catching_signals, drive
+from offrank.runs.evaluation import evaluate_policy
 from offrank.runs.metrics import read_metrics
 from offrank.runs.opening import open_run, open_runs
 from offrank.runs.run import Run
@@ -152,6 +153,16 @@ def test_evaluation_includes_the_survival_bonus() -> None:
     assert [e.mean for e in shifted.evaluations] == pytest.approx([e.mean for e in plain.evaluations])
 
 
+@pytest.mark.parametrize("confirm", [0, 5])
+def test_a_mean_equal_to_the_threshold_reaches_it(confirm: int) -> None:
+    on = FunctionEngine(constant_reward(N_OBS), N_OBS, N_ACT)  # every return is 10
+    run = go(config(iterations=9, threshold=10.0, confirm_episodes=confirm), on=on)
+    assert (run.stop_reason, run.state.iteration, run.reached) == ("threshold", 2, run.evaluations[0])
+    assert run.evaluations[0].episodes == (confirm or 3)
+    above = go(config(iterations=3, threshold=np.nextafter(10.0, 11.0), confirm_episodes=confirm), on=on)
+    assert (above.stop_reason, above.reached) == ("iterations", None)
+
+
 def test_sample_complexity_is_the_step_count_at_the_first_crossing() -> None:
     full = go(config(iterations=20))
     means = [e.mean for e in full.evaluations]
@@ -177,6 +188,41 @@ def test_a_step_budget_finishes_the_iteration_it_runs_out_in() -> None:
     assert (run.state.iteration, run.state.steps, run.stop_reason) == (3, 150, "steps")
 
 
+def test_an_evaluation_is_of_100_episodes_of_seed_0_unless_asked_otherwise() -> None:
+    on = engine()
+    policy = open_run(config(iterations=1), on.space, None).policy
+    found = evaluate_policy(policy, on)
+    assert found == evaluate_policy(policy, on, 100, 0) and len(found["returns"]) == 100
+    assert found["returns"] != evaluate_policy(policy, on, 100, 1)["returns"]
+
+
+@pytest.mark.parametrize(
+    ("count", "error", "says"), [(1, FileFormatError, "damaged"), (2, FleetError, "2 of the runs failed")]
+)
+def test_if_all_folders_are_damaged_nothing_is_run(count: int, error: type[Exception], says: str) -> None:
+    def damaged() -> Run:
+        raise FileFormatError("damaged")
+
+    with pytest.raises(error, match=says):
+        open_runs({str(i): damaged for i in range(count)})
+
+
+def test_the_best_policy_is_there_while_the_run_goes_on(tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def look(run: Run, record: dict[str, Any]) -> None:
+        seen.append((record["iteration"], (tmp_path / "best.offrank").is_file()))
+
+    go(config(iterations=4), tmp_path, callbacks=(look,))
+    assert [found for iteration, found in seen if iteration in (1, 3)] == [False, True]
+
+
+def test_the_final_return_is_that_of_the_last_evaluation(tmp_path: Path) -> None:
+    run = go(config(iterations=6), tmp_path / "new" / "folder")
+    assert len(run.evaluations) == 3 and run.final is None
+    assert run.result["final_return"] == run.evaluations[-1].mean != run.evaluations[0].mean
+
+
 def test_evaluations_can_be_left_out() -> None:
     on = engine()
     run = go(config(eval_every=0, iterations=3), on=on)
@@ -188,7 +234,9 @@ def test_the_best_policy_is_kept(tmp_path: Path) -> None:
     best = max(run.evaluations, key=lambda e: e.mean)
     assert run.best is not None and run.best[0] == best
     saved = Saved.find(tmp_path / "run")
-    assert saved.meta["evaluation"]["mean"] == max(best.mean, saved.meta["evaluation"]["mean"])
+    assert saved.meta["evaluation"]["mean"] == best.mean and saved.policy.sha256 == run.best[1].sha256
+    short = go(config(iterations=best.iteration))  # the policy of that iteration
+    assert saved.policy.sha256 == short.policy.sha256 != run.policy.sha256
     assert Saved.find(tmp_path / "run", "final").policy.sha256 == run.policy.sha256
 
 

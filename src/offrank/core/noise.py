@@ -19,7 +19,7 @@ from numpy.random import Generator, Philox
 from offrank.core.arrays import FloatArray, IntArray
 
 BLOCK = 32  # directions drawn from one generator: creating a generator costs as much as about a thousand numbers
-MIN_CACHE, MAX_CACHE = 2**26, 2**30  # bytes of directions kept in memory
+CACHE, MAX_CACHE = 2**26, 2**30  # bytes of directions kept in memory: unless `size_cache` is called, and at most
 
 
 class Purpose(IntEnum):
@@ -109,9 +109,9 @@ _Key = tuple[int, int, int, int, int]
 
 
 def size_cache(directions: int) -> None:
-    """Set the size of the cache of directions, in bytes, clipped to [MIN_CACHE, MAX_CACHE]. It should hold the
-    directions of the current iteration of every active run."""
-    _cache.resize(min(max(directions, MIN_CACHE), MAX_CACHE))
+    """Set the size of the cache of directions, in bytes, up to MAX_CACHE. It should hold the directions of the current
+    iteration of every active run, as far as they are read again. The latest block is always kept."""
+    _cache.resize(min(directions, MAX_CACHE))
 
 
 class _BlockCache:
@@ -148,4 +148,4 @@ class _BlockCache:
             self._bytes -= self._blocks.popitem(last=False)[1].nbytes
 
 
-_cache = _BlockCache(MIN_CACHE)
+_cache = _BlockCache(CACHE)

@@ -93,6 +93,36 @@ def success_interval(successes: int, runs: int, level: float = LEVEL) -> Interva
     return Interval(float(found.low), float(found.high))
 
 
+@dataclass(frozen=True)
+class Trend:
+    """A straight line through measurements over time."""
+
+    level: float  # median of the measurements
+    slope: float  # per unit of time
+    interval: Interval  # of the slope
+
+
+def trend(times: Sequence[float], values: Sequence[float], blocks: int = 12, level: float = LEVEL) -> Trend:
+    """The trend of measurements over time, and its interval.
+
+    Neighbouring measurements are alike, and as independent ones they would give too narrow an interval. So the line is
+    fitted to the medians of consecutive blocks.
+
+    Raises:
+        UsageError: there are fewer than 3 measurements.
+    """
+    if len(times) != len(values) or len(times) < 3:
+        raise UsageError(f"a trend needs 3 measurements or more with their times, not {len(values)}")
+    stats = require("scipy.stats", "studies")
+    blocks = min(blocks, len(times))
+    x, y = (np.array([np.median(block) for block in np.array_split(v, blocks)]) for v in (times, values))
+    x -= x.mean()
+    slope = float(x @ y / (x @ x))
+    rest = y - y.mean() - slope * x
+    margin = float(stats.t.ppf((1 + level) / 2, blocks - 2) * np.sqrt(rest @ rest / (blocks - 2) / (x @ x)))
+    return Trend(float(np.median(values)), slope, Interval(slope - margin, slope + margin))
+
+
 def win(a: tuple[int | None, int], b: tuple[int | None, int]) -> float:
     """1 if the run a = (reached, spent) is known to have reached the threshold before b, 0 if after, else 1/2.
 

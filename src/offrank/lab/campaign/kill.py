@@ -33,7 +33,7 @@ from offrank.cli.options import count, natural
 from offrank.core.errors import UsageError
 from offrank.core.files import read_json, write_json
 from offrank.core.version import versions
-from offrank.lab.campaign import one_thread, show
+from offrank.lab.campaign import children, one_thread, show
 from offrank.lab.script import make_parser, run_script
 
 Job = tuple[str, str, int, str]  # engine, algorithm, iterations, settings
@@ -184,13 +184,6 @@ def _start(job: Job, folder: Path, phase: Path, way: str = "", at: int = 0) -> s
     )
 
 
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
 def _alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -207,14 +200,14 @@ def _trial(job: Job, seed: int, reference: str, duration: float, folder: Path) -
         way = WAYS[int(random.integers(len(WAYS) if engine == "gymnasium" else len(WAYS) - 1))]
         process = _start(job, folder / "run", phase, way, int(random.integers(12)))
         until = time.monotonic() + random.uniform(0.3, 1.1) * duration
-        children: list[int] = []
+        started: list[int] = []
         while process.poll() is None and (time.monotonic() < until or way not in ("time", "worker")):
-            children = _children(process.pid) or children
+            started = children(process.pid) or started
             time.sleep(0.01)
         at = PHASES[phase.read_bytes()[0]]
-        if process.poll() is None and way == "worker" and children:
+        if process.poll() is None and way == "worker" and started:
             with suppress(ProcessLookupError):  # it may have ended meanwhile
-                os.kill(children[int(random.integers(len(children)))], signal.SIGKILL)
+                os.kill(started[int(random.integers(len(started)))], signal.SIGKILL)
                 kills.append((way, at))
             process.wait()
         elif process.poll() is None:
@@ -225,7 +218,7 @@ def _trial(job: Job, seed: int, reference: str, duration: float, folder: Path) -
             kills.append((way, at))
         elif process.returncode not in (0, -signal.SIGKILL):
             problems.append(f"exit status {process.returncode}: {err[-300:]}")
-        orphans |= set(children)
+        orphans |= set(started)
         if _outcome(engine, folder / "run") is not None:
             break
     if _outcome(engine, folder / "run") is None:

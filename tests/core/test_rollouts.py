@@ -1,0 +1,30 @@
+"""Episodes that cannot be trusted are named by their first bad step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from offrank.core.errors import EpisodeError
+from offrank.core.rollouts import check_finite
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "says"),
+    [
+        ("rewards", np.nan, r"non-finite reward \(nan\)"),
+        ("observations", -np.inf, r"non-finite observation \(-inf\)"),
+        ("rewards", 1.1e100, r"reward of 1.1e\+100, too large to learn from \(at most 1e\+100\)"),
+        ("observations", -1e200, r"observation of -1e\+200, too large"),
+    ],
+)
+def test_the_first_bad_value_is_named(where: str, value: float, says: str) -> None:
+    episode = {"observations": np.zeros((6, 3)), "rewards": np.full(6, 1e100)}
+    check_finite(episode["observations"], episode["rewards"], 8)
+    episode[where][2] = value
+    episode[where][4] = 3 * value if np.isfinite(value) else np.inf
+    if where == "observations":
+        episode[where][2, [0, 2]] = 5.0
+    with pytest.raises(EpisodeError, match=says) as caught:
+        check_finite(episode["observations"], episode["rewards"], 8)
+    assert (caught.value.seed, caught.value.step) == (8, 2)
