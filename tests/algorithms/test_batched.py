@@ -26,7 +26,7 @@ from offrank.core.work import Lesson, answered
 from offrank.fleet import Fleet
 from offrank.runs import drive as drive_module
 from offrank.runs.config import configure, resolve
-from offrank.runs.drive import LessonQueue, drive
+from offrank.runs.drive import drive
 from offrank.runs.opening import open_run
 from offrank.runs.run import Run
 
@@ -218,30 +218,6 @@ def test_lessons_of_different_kinds_are_batched_apart(trainer: Counting) -> None
     assert max(trainer.batches) == 2
     for a, b in zip(alone, (narrow[0], wide[0]), strict=True):
         np.testing.assert_allclose(matrix(b.state), matrix(a.state), rtol=1e-3, atol=1e-5)
-
-
-def test_a_lesson_waits_for_others_of_its_key_but_not_forever(
-    monkeypatch: pytest.MonkeyPatch, trainer: Counting
-) -> None:
-    queue, runs = LessonQueue("pretended"), [run(seed) for seed in range(4)]
-    learners = [Learner(seed, 2) for seed in range(4)]
-    for one, learner in zip(runs, learners, strict=True):
-        queue.add(one, learner.lesson()[0])
-    assert len(queue.due(runs, idle=False)) == 4  # all runs with this key are waiting
-    key, clock = next(iter(queue._took)), [0.0]
-    monkeypatch.setattr(drive_module.time, "monotonic", lambda: clock[0])
-    queue._took[key] = 2.0
-    for r in range(3):
-        queue.add(runs[r], learners[r].lesson()[0])
-    clock[0] = 1.9
-    assert queue.due(runs, idle=False) == []  # three of four wait, shorter than the last batch took
-    clock[0] = 2.0
-    assert [done[0] for done in queue.due(runs, idle=False)] == runs[:3]
-    queue._took[key] = 1e9
-    queue.add(runs[0], learners[0].lesson()[0])
-    assert len(queue.due(runs, idle=True)) == 1  # nothing else to do
-    queue.add(runs[0], learners[0].lesson()[0])
-    assert queue.due(runs[1:], idle=True) == []  # its run has ended
 
 
 def test_a_run_that_ends_while_it_waits_for_its_lesson_is_done(trainer: Counting) -> None:

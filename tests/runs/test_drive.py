@@ -14,6 +14,8 @@ from offrank.core.work import Lesson
 from offrank.runs import drive as module
 from offrank.runs.drive import LessonQueue, Signals
 
+NOW, TOOK = [100.0], 2.0  # seconds on the clock, and of a batch
+
 
 class Noted(Lesson):
     """A lesson that notes its batch."""
@@ -34,6 +36,7 @@ class Noted(Lesson):
     def carry_out_together(cls, lessons: Sequence[Any], owners: Sequence[object], device: str) -> list[Any]:
         assert device == "gpu" and len({lesson.key for lesson in lessons}) == 1
         cls.batches.append(list(owners))
+        NOW[0] += TOOK
         return [{"learned": owner} for owner in owners]
 
 
@@ -42,9 +45,9 @@ class Other(Noted): ...
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> LessonQueue:
-    """A queue in which four runs have had lessons of key 0, at a time that stands still."""
+    """A queue in which four runs have had lessons of key 0, at a time that stands still but for lessons."""
     Noted.batches = []
-    monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(module.time, "monotonic", lambda: NOW[0])
     queue = LessonQueue("gpu")
     add(queue, "abcd")
     assert len(queue.due(list("abcd"), idle=False)) == 4
@@ -65,25 +68,26 @@ def batches(queue: LessonQueue, active: str = "abcd", idle: bool = False) -> lis
     return found
 
 
-def test_a_batch_waits_until_more_than_half_of_the_runs_of_its_key_are_there(queue: LessonQueue) -> None:
-    add(queue, "ab")
+def test_a_batch_waits_until_all_runs_of_its_key_are_there(queue: LessonQueue) -> None:
+    add(queue, "abc")
     assert batches(queue) == []
-    add(queue, "c")
-    assert batches(queue) == ["abc"]
+    add(queue, "d")
+    assert batches(queue) == ["abcd"]
     assert batches(queue, idle=True) == []  # and is carried out once
 
 
-def test_a_batch_waits_no_longer_than_a_quarter_of_a_second(
-    queue: LessonQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_waits_no_longer_than_the_last_one_took(queue: LessonQueue) -> None:
     add(queue, "a")
-    monkeypatch.setattr(module.time, "monotonic", lambda: 100.24)
+    NOW[0] += TOOK - 0.01
     add(queue, "b")  # the time counts from the first
     assert batches(queue) == []
-    monkeypatch.setattr(module.time, "monotonic", lambda: 100.26)
+    NOW[0] += 0.01
     assert batches(queue) == ["ab"]
     add(queue, "a")
     assert batches(queue) == []  # and anew for the next
+    first = LessonQueue("gpu")
+    add(first, "ab")
+    assert batches(first) == ["ab"]  # of a key that nobody else has had
 
 
 def test_a_batch_does_not_wait_if_there_is_nothing_else_to_do(queue: LessonQueue) -> None:
