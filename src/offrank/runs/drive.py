@@ -24,7 +24,7 @@ from offrank.engines.base import Engine
 from offrank.runs.run import Run
 
 POLL = 0.1  # maximum number of seconds between checks of signals and updates of the progress display
-PATIENCE = 0.25  # seconds that the first lesson of a kind waits for others
+PATIENCE = 0.05  # seconds that a lesson waits for others in any case
 
 
 class Signals:
@@ -95,7 +95,7 @@ class LessonQueue:
             waiting = self._waiting[key] = [(run, lesson) for run, lesson in self._waiting[key] if run in going]
             peers = sum(kind == key for kind in self._kind.values())
             began = time.monotonic()
-            patient = began - self._since[key] < self._took.get(key, PATIENCE)
+            patient = began - self._since[key] < max(PATIENCE, self._took.get(key, 0.0))
             if waiting and not idle and patient and len(waiting) < peers:
                 continue
             del self._waiting[key], self._since[key]
