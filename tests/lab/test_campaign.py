@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from offrank.core.files import load_arrays
-from offrank.lab.campaign import children, disk, fuzz, kill, mutate, sanitize, soak
+from offrank.lab.campaign import children, disk, fuzz, kill, mutate, mutations, sanitize, soak
 
 
 def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -
     assert set(summary["statuses"]) == set(fuzz.USES) and summary["statuses"]["policy"]["2"] > 0
 
 
-@pytest.mark.parametrize("failing", ["raise", "warn", "import", "write", "hang", "die"])
+@pytest.mark.parametrize("failing", ["raise", "warn", "import", "write", "hang", "loop", "die"])
 def test_what_goes_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     code = {
         "raise": "raise ZeroDivisionError('oh')",
@@ -30,14 +30,28 @@ def test_what_goes_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "import": f"import {fuzz.EVIL}",
         "write": "open('/tmp/offrank-fuzz-test', 'w').close()",
         "hang": "import time; time.sleep(60)",
+        "loop": "while True: pass",
         "die": "import os; os._exit(7)",
     }[failing]
     says = {"raise": "ZeroDivisionError: oh", "warn": "warning: oh", "import": "was imported", "write": "wrote outside"}
-    says |= {"hang": "took more than 0.5 s", "die": "the process died (exit status 7)"}
+    says |= {"hang": "took more than 0.5 s", "loop": "took more than 0.5 s", "die": "the process died (exit status 7)"}
     monkeypatch.setattr(fuzz, "USES", {"bad": lambda *_: ("bad", lambda: exec(code) or 0)})
     monkeypatch.setattr(fuzz, "make_corpus", lambda folder: None)
+    monkeypatch.setattr(fuzz, "ASLEEP", 1 if failing == "hang" else 100)
     found = fuzz.run_all(range(2), 1, 0.5, tmp_path)
     assert len(found) == 2 and all(says[failing] in case["problems"][0] for case in found)
+
+
+def test_a_document_is_mutated_by_its_case_alone() -> None:
+    """What one case has put in, a later one does not find changed."""
+    document = {"a": {"b": [1, 2]}, "c": "d"}
+    before = json.dumps(mutations.JUNK)
+    for seed in range(300):
+        changed = document
+        for _ in range(3):
+            changed = mutations.mutate_json(changed, np.random.default_rng(seed))
+            json.dumps(changed)
+    assert json.dumps(mutations.JUNK) == before and document == {"a": {"b": [1, 2]}, "c": "d"}
 
 
 def test_arrays_are_mutated_under_a_right_checksum(tmp_path: Path) -> None:

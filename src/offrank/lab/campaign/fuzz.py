@@ -4,9 +4,9 @@
 
 Half of the mutated archives are damaged bytes; the others are whole, with right checksums, and lie: arrays of another
 size or type, numbers that are not finite or enormous, metadata of any kind. Every use must end with success or with one
-line and exit status 1 or 2: no traceback, no warning, no more than `--seconds`, no growth of memory by more than 1 GB,
-no import of a module that a file names, and no file outside of the case's folder. What does not is written to `--out`
-with the number of its case: `--case N` repeats that one alone.
+line and exit status 1 or 2: no traceback, no warning, no more than `--seconds` of computing, no growth of memory by
+more than 1 GB, no import of a module that a file names, and no file outside of the case's folder, but for compiled
+kernels. What does not is written to `--out` with the number of its case: `--case N` repeats that one alone.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from offrank.lab.campaign.mutations import EVIL, mutate_file
 from offrank.lab.script import make_parser, run_script
 
 CHUNK = 250  # cases per process
+ASLEEP = 10  # times the limit of computing time that a case may take by the clock, on a machine that is busy
 MEMORY = 1 << 30  # bytes by which a case may make the process grow
 TRAIN = [
     "--iterations",
@@ -167,19 +168,23 @@ def _limited(seconds: float) -> Iterator[None]:
     def stop(signum: int, frame: Any) -> None:
         raise _TimeOut
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    timers = {signal.SIGPROF: (signal.ITIMER_PROF, 1), signal.SIGALRM: (signal.ITIMER_REAL, ASLEEP)}
+    for number, (timer, factor) in timers.items():
+        signal.signal(number, stop)
+        signal.setitimer(timer, factor * seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for timer, _ in timers.values():
+            signal.setitimer(timer, 0)
 
 
 class Watch:
-    """Notes files that are opened for writing outside of a folder."""
+    """Notes files that are opened for writing outside of a folder, and of another that is always allowed."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowed: str) -> None:
         self.folder: str | None = None
+        self._allowed = (allowed, "/dev/", "/proc/")
         self.outside: list[str] = []
         sys.addaudithook(self._hook)
 
@@ -191,7 +196,7 @@ class Watch:
         path = args[0]
         if isinstance(path, str | bytes | os.PathLike):
             text = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - `resolve` would open files
-            if not text.startswith((self.folder, "/dev/", "/proc/")):
+            if not text.startswith((self.folder, *self._allowed)):
                 self.outside.append(f"{event} {text}")
 
 
@@ -246,7 +251,8 @@ def _work(first: int, last: int, corpus: Path, seconds: float, results: Path) ->
     with tempfile.TemporaryDirectory() as scratch, results.open("a") as file:
         (Path(scratch) / f"{EVIL}.py").write_text("import pathlib; pathlib.Path('imported').touch()\n")
         sys.path.insert(0, scratch)
-        watch = Watch()
+        os.environ["WARP_CACHE_PATH"] = kernels = f"{scratch}/kernels"
+        watch = Watch(kernels)
         for number in range(first, last):
             file.write(json.dumps({"begin": number}) + "\n")
             file.flush()
@@ -293,7 +299,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", type=natural, help="only this one")
     parser.add_argument("--first", type=natural, default=0, help="number of the first case")
     parser.add_argument("--workers", type=count, default=2)
-    parser.add_argument("--seconds", type=float, default=20.0, help="that a case may take")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of computing that a case may take")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a JSON file for the summary and what went wrong")
     return run_script(parser, _fuzz, argv)
 
