@@ -8,7 +8,7 @@ from typing import Any
 from offrank.cli import main
 from offrank.lab.studies.catalogue import STUDIES, StudyOptions
 from offrank.lab.studies.guided import BUDGETS, present, present_parts
-from offrank.lab.studies.outcomes import Row
+from offrank.lab.studies.outcomes import Row, groups
 from offrank.runs.config import resolve
 
 
@@ -64,3 +64,8 @@ def test_the_command_runs_it(tmp_path: Path) -> None:
     words = ["reproduce", "guided", "--tasks", "Swimmer-v3", "--seeds", "100", "--budget", "5000", "--quiet"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     assert "| Swimmer-v3 | guided-linear | 0 of 1 |" in (tmp_path / "guided.md").read_text()
+
+
+def test_an_algorithm_without_directions_has_no_number_of_them() -> None:
+    (group,) = groups([row("HalfCheetah-v3", 100, 25_000)])
+    assert group.size == "-"

@@ -82,7 +82,7 @@ def _lead(found: Sources) -> str:
     rows = found.every_row
     tasks = dict.fromkeys([*(row["task"] for row in rows), *(record["task"] for record in found.records)])
     checkpoints = sum(len(record["checkpoints"]) for record in found.records)
-    counts = [f"{len(rows):,} runs"] if rows else []
+    counts = [f"{len(rows):,} run{'s' * (len(rows) != 1)}"] if rows else []
     counts += [f"{checkpoints} rank-quality checkpoints"] if checkpoints else []
     counts += [f"{len(found.unfinished)} runs unfinished and left out"] if found.unfinished else []
     return f"{', '.join(tasks)}: {'; '.join(counts)}."

@@ -257,9 +257,11 @@ class Group:
 
     @property
     def size(self) -> str:
-        """The paper's N/b: directions sampled and used."""
+        """The paper's N/b: directions sampled and used; a dash for algorithms without directions."""
         h = self.rows[0]["hyperparameters"]
-        sampled, used = h.get("n_directions", "?"), h.get("n_top", "?")
+        if "n_directions" not in h:
+            return "-"
+        sampled, used = h["n_directions"], h.get("n_top", "?")
         return f"{used if self.rows[0]['ranker'] == 'random' else sampled}/{used}"
 
 
