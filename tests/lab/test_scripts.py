@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -100,6 +101,14 @@ def test_tables_and_figures_of_the_committed_results_are_made_again(tmp_path: Pa
     assert "The kernel and its controls" in shown and "| HalfCheetah-v3 | ars | 0 | 50 | 674 | memory |" in shown
     assert SCRIPTS["tune_ars"].main(["Hopper-v3", "--show", "results/tuning/ars-Hopper-v3-4-4-starts.json"]) == 0
     assert "| 4/4 |" in capsys.readouterr().out
+
+
+def test_deep_learners_without_their_library_say_what_to_install(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    assert deep_together.main(["Hopper-v3", "sac", "--out", str(tmp_path)]) == 2
+    assert "this needs jax: pip install 'offrank[sbx]'" in capsys.readouterr().err
 
 
 class Learners:

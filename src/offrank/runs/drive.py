@@ -64,8 +64,8 @@ class LessonQueue:
     """Lessons waiting for a device, grouped by batch key.
 
     A batch takes about as long for many runs as for few. So it is carried out when all runs with lessons of its key are
-    waiting, when the first has waited for as long as the last such batch took, or if there is nothing else to do. Runs
-    without such lessons do not count.
+    waiting, when the first has waited for as long as the last such batch took (at least PATIENCE), or if there is
+    nothing else to do. Runs without such lessons do not count.
     """
 
     def __init__(self, device: str):

@@ -1,5 +1,6 @@
 """Train several seeds of SAC, TD3 or CrossQ side by side on one GPU, for comparison.
 
+    pip install 'offrank[sbx]'
     python -m offrank.lab.experiments.deep_together HalfCheetah-v3 sac --seeds 0-4 --steps 100k --out runs/deep
     python -m offrank.lab.experiments.deep --table runs/deep --out results/deep.json
 
@@ -46,8 +47,9 @@ class Learners:
     """Learners of one kind with different seeds, whose updates are one computation."""
 
     def __init__(self, task: str, algo: str, seeds: Sequence[int]):
-        self._jax: Any = require("jax", "bench")
-        sbx = require("sbx", "bench")
+        self._jax: Any = require("jax", "sbx")
+        sbx = require("sbx", "sbx")
+        self._samples: Any = require("sbx.common.type_aliases", "sbx").ReplayBufferSamplesNp
         kind = {"sac": sbx.SAC, "td3": sbx.TD3, "crossq": sbx.CrossQ}[algo]
         given = settings(task, algo) if task in TASKS else {}
         env = environment(task)
@@ -87,9 +89,7 @@ class Learners:
     def learn(self, batches: Sequence[Any]) -> None:
         """One update of each, on a batch each: observations, actions, next ones, ends, rewards, all (seeds, B, ...)."""
         model = self.model
-        data = require("sbx.common.type_aliases", "bench").ReplayBufferSamplesNp(
-            *batches, np.full(batches[-1].shape, model.gamma, dtype=np.float32)
-        )
+        data = self._samples(*batches, np.full(batches[-1].shape, model.gamma, dtype=np.float32))
         offset = (self._updates + 1) % model.policy_delay  # in SBX's words; each is compiled apart
         if offset not in self._compiled:
             self._compiled[offset] = self._jax.jit(self._jax.vmap(partial(self._one, offset)))
