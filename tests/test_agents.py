@@ -667,7 +667,10 @@ def test_names_are_text_and_arguments_of_an_environment_a_dict() -> None:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"threshold": "high"}, "threshold = 'high': must be a number or none"),
+        ({"threshold": "high"}, "threshold = 'high': must be none or a number of at most 1e+100"),
+        ({"threshold": True}, "threshold = True: must be none or a number"),
+        ({"threshold": float("nan")}, "threshold = nan: must be none or a number"),
+        ({"threshold": -1e300}, "threshold = -1e+300: must be none or a number"),
         ({"out": 5}, "out = 5: must be a path"),
         ({"callback": 3}, "callback = 3: must be a function"),
     ],

@@ -559,7 +559,7 @@ def test_an_episode_of_another_run_is_refused(tmp_path) -> None:
         ({"horizon": 10**20}, "horizon = 1.*: must be at most"),
         ({"seed": 1.5}, r"seed = 1\.5: must be a whole number"),
         ({"journal": 5}, "journal = 5: must be a path"),
-        ({"threshold": "high"}, "threshold = 'high': must be a number"),
+        ({"threshold": "high"}, "threshold = 'high': must be none or a number"),
         ({"low": 1j, "high": 2}, "low are not an array of numbers: they are of type complex128"),
     ],
     ids=lambda value: str(value)[:30],

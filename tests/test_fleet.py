@@ -102,7 +102,7 @@ def test_a_fleet_takes_a_name_not_an_environment() -> None:
     ("given", "line"),
     [
         ({"iterations": 1, "out": 5}, "out = 5: must be a path"),
-        ({"iterations": 1, "threshold": "high"}, "threshold = 'high': must be a number"),
+        ({"iterations": 1, "threshold": "high"}, "threshold = 'high': must be none or a number"),
         ({"iterations": 2, "side_by_side": 0}, "side_by_side = 0: must be at least 1"),
         ({"iterations": 1.5}, "iterations = 1.5: must be a whole number"),
         ({"total_steps": "3M"}, "steps = '3M': must be a whole number"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -114,6 +115,13 @@ def test_equal_figures_give_equal_bytes(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
 
 
+def test_a_character_without_a_glyph_is_drawn_as_a_box(tmp_path: Path) -> None:
+    figure = Figure(["a"], [Panel("\N{ROBOT FACE}", Axis("x"), Axis("y"), [Line("a", [1, 2], [1, 2])])], {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(figure, tmp_path / "a.png")
+
+
 def test_another_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a\.jpg: a picture ends in \.png, \.svg, \.pdf"):
         save(small(), tmp_path / "a.jpg")
@@ -138,3 +146,15 @@ def test_a_run_alone_is_shown_with_its_training_and_its_ranker(tmp_path: Path) -
     assert together.series == [learned.label, plain.label] and not together.keys
     [panel] = together.panels
     assert [line.y for line in panel.items] == [[r["return_mean"] for r in c.evaluations()] for c in (learned, plain)]
+
+
+def test_records_without_a_metric_are_left_out_of_its_line(tmp_path: Path) -> None:
+    words = ["--iterations", "3", "--horizon", "15", "--eval-every", "1", "--eval-episodes", "2", "--quiet"]
+    assert main(["train", "LQR", "--algo", "cem", *words, "--out", str(tmp_path)]) == 0
+    curve = Curve.read(tmp_path)
+    iterations = [r for r in curve.records if r["kind"] == "iteration"]
+    del iterations[0]["return_best"]
+    best = next(
+        item for item in learning_curves([curve]).panels[0].items if getattr(item, "series", "") == "best member"
+    )
+    assert best.y == [r["return_best"] for r in iterations[1:]]

@@ -324,6 +324,28 @@ def test_metrics_can_be_read_while_a_line_is_being_written(tmp_path: Path) -> No
             read_metrics(path)
 
 
+@pytest.mark.parametrize("kind", ["iteration", "evaluation"])
+def test_a_record_is_whole_and_has_numbers_only(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    good = {
+        "kind": kind,
+        "iteration": 1,
+        "steps": 20,
+        "return_mean": 1e110,
+        "return_std": 0.0,
+        "wall_s": 0.1,
+        "q": None,
+    }
+    path.write_text(json.dumps(good) + "\n")
+    assert read_metrics(path) == [good]
+    needed = ["kind", "steps"] + ["return_mean", "return_std"] * (kind == "evaluation")
+    lacking = [{name: value for name, value in good.items() if name != gone} for gone in needed]
+    for damaged in (*lacking, good | {"q": "1"}, good | {"q": [1]}, good | {"steps": None}, good | {"q": 1e160}):
+        path.write_text(json.dumps(damaged) + "\n")
+        with pytest.raises(FileFormatError, match="line 1 is not a record of a run"):
+            read_metrics(path)
+
+
 def test_metrics_carry_the_pinned_keys_and_the_rankers_own(tmp_path: Path) -> None:
     go(config(iterations=2), tmp_path / "run")
     pinned = {"kind", "iteration", "steps", "episodes", "return_mean", "return_std", "wall_s"}

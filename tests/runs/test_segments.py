@@ -258,6 +258,16 @@ def test_a_damaged_missing_or_exchanged_segment_is_named(tmp_path: Path, algo: s
         Checkpoint.read(tmp_path)
 
 
+@pytest.mark.parametrize("damage", [{"first": 0.0}, {"rows": 3.0}, {"rows": True}, {"rows": "3"}, {"first": 2**70}])
+def test_numbers_of_rows_are_whole(tmp_path: Path, damage: dict[str, Any]) -> None:
+    segment = {"name": "a.npz", "first": 0, "rows": 3, "sha256": ""}
+    good = {"segments": {"a.": [segment, segment | {"first": 3}]}, "rows": {"a.": 1}}
+    assert [s.end for s in segments.segments_of(tmp_path, good)["a."]] == [3, 6]
+    for lie in (good | {"segments": {"a.": [segment, segment | {"first": 3} | damage]}}, good | {"rows": {"a.": 1.0}}):
+        with pytest.raises(FileFormatError, match="does not name its segments as it should"):
+            segments.segments_of(tmp_path, lie)
+
+
 # --- tables of any size
 
 

@@ -13,8 +13,8 @@ SMALLEST, LARGEST = 1e-100, 1e100  # of a scale; the largest is also that of rew
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number, of Python or NumPy."""
-    return isinstance(value, Real)
+    """Whether it is a real number, of Python or NumPy; True is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_whole(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> int:

@@ -63,6 +63,8 @@ class State:
             if array.shape != shape or array.dtype != first.dtype:
                 raise ValueError(f"{name} of shape {array.shape} and type {array.dtype}, not {shape} and {first.dtype}")
             most = 1e300 if name == "normalizer_m2" else LARGEST  # it is a sum of squares
+            if array.dtype == np.int64 and not array.shape and not 0 <= array < 2**53:
+                raise ValueError(f"{name} is {array}")
             if array.dtype.kind == "f" and not float(np.abs(array).max(initial=0)) <= most:
                 raise ValueError(f"{name} is not finite, or too large")
         if (self.normalizer.m2 < 0).any():

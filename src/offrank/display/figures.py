@@ -7,6 +7,7 @@ distinguish; dashes and shapes tell series apart in black and white.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -151,7 +152,8 @@ def save(figure: Figure, path: Path) -> None:
     import matplotlib
 
     undated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-    with matplotlib.rc_context({"svg.hashsalt": "offrank", "svg.fonttype": "none"}):
+    with matplotlib.rc_context({"svg.hashsalt": "offrank", "svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # in the name of a task: an empty box is drawn
         canvas = drawn(figure)
         write_atomically(path, lambda file: canvas.savefig(file, format=kind, dpi=130, metadata=undated))
 

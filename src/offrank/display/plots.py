@@ -116,7 +116,7 @@ def _spread_and_training(curve: Curve) -> list[Item]:
     cut = curve.config.hyperparameters.get("train_horizon")
     training = f"training episodes, cut at {cut} steps" if cut else "training episodes"
     items: list[Item] = [_line(training, iterations, "return_mean", look="dense")] if iterations else []
-    if iterations and "return_best" in iterations[0]:
+    if any("return_best" in r for r in iterations):
         items.append(_line("best member", iterations, "return_best", look="dense"))
     evaluations = curve.evaluations()
     low, high = ([r["return_mean"] + sign * r["return_std"] for r in evaluations] for sign in (-1, 1))
@@ -149,7 +149,8 @@ def _learned_panels(iterations: Sequence[Metrics]) -> list[Panel]:
 
 
 def _line(series: str, records: Sequence[Metrics], metric: str, name: str = "", look: str = "") -> Line:
-    return Line(series, [r["steps"] for r in records], [r[metric] for r in records], name, look)
+    shown = [r for r in records if metric in r]
+    return Line(series, [r["steps"] for r in shown], [r[metric] for r in shown], name, look)
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 from offrank.algorithms import ALGORITHMS
 from offrank.algorithms.base import Algorithm, Episodes
 from offrank.algorithms.rankers import MemberRanker, Ranker
-from offrank.core.checks import check_whole, is_number
+from offrank.core.checks import LARGEST, check_whole, is_number
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.core.space import Space
 from offrank.engines import native_name, resolve_engine
@@ -236,8 +236,8 @@ class RunConfig:
                 f"confirm_episodes = {self.confirm_episodes}: must be more than eval_episodes = {self.eval_episodes}, "
                 "or 0 for no second evaluation"
             )
-        if self.threshold is not None and not (is_number(self.threshold) and math.isfinite(self.threshold)):
-            raise UsageError(f"threshold = {self.threshold!r}: must be a number or none")
+        if self.threshold is not None and not (is_number(self.threshold) and abs(self.threshold) <= LARGEST):
+            raise UsageError(f"threshold = {self.threshold!r}: must be none or a number of at most {LARGEST}")
 
     @property
     def recipe(self) -> Recipe:

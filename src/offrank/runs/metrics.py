@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from offrank.core.arrays import Metrics
+from offrank.core.checks import LARGEST
 from offrank.core.errors import FileFormatError, OffrankError
 
+MOST = 1e20 * LARGEST  # of a number in a record: a return is the sum of many rewards
 NUMBERS = ("iteration", "steps", "return_mean", "wall_s")  # that every record has
 
 
@@ -72,10 +74,14 @@ def _json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _is_number(item: tuple[str, Any]) -> bool:
-    """Whether an entry of a record is a number where there must be one; None is one that was not finite."""
-    name, value = item
-    return name not in NUMBERS or (value is None and name == "return_mean") or type(value) in (int, float)
+def _is_record(record: Any) -> bool:
+    """Whether it has a kind and numbers; None is one that was not finite."""
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return False
+    needed = {*NUMBERS, "return_std"} if record["kind"] == "evaluation" else {*NUMBERS} - {"return_mean"}
+    found = {name for name, value in record.items() if isinstance(value, int | float) and abs(value) <= MOST}
+    empty = {name for name, value in record.items() if value is None}
+    return needed <= found and {"return_mean", *record} - {"kind"} <= found | empty
 
 
 def read_metrics(path: Path) -> list[Metrics]:
@@ -90,8 +96,6 @@ def read_metrics(path: Path) -> list[Metrics]:
     except ValueError as error:
         raise FileFormatError(f"{path} is damaged: a line is not JSON") from error
     for number, record in enumerate(found, start=1):
-        if not (
-            isinstance(record, dict) and set(record) >= {"kind", *NUMBERS} and all(map(_is_number, record.items()))
-        ):
+        if not _is_record(record):
             raise FileFormatError(f"{path} is damaged: line {number} is not a record of a run")
     return found

@@ -96,8 +96,10 @@ def segments_of(path: Path, meta: Mapping[str, Any]) -> Segments:
         named = {table: [Segment(**s) for s in segments] for table, segments in meta.get("segments", {}).items()}
         for table, segments in named.items():
             ends = [segments[0].first, *(segment.end for segment in segments)] if segments else [0]
+            numbers = [meta["rows"][table], *(number for s in segments for number in (s.first, s.rows))]
+            whole = all(type(number) is int for number in numbers)
             consecutive = all(segment.first == end for segment, end in zip(segments, ends, strict=False))
-            if not (consecutive and 0 <= meta["rows"][table] <= ends[-1] - ends[0] <= ROWS * len(segments)):
+            if not (whole and consecutive and 0 <= meta["rows"][table] <= ends[-1] - ends[0] <= ROWS * len(segments)):
                 raise ValueError(table)
             if any(Path(segment.name).name != segment.name for segment in segments):
                 raise ValueError(table)
