@@ -162,7 +162,7 @@ TASKS: dict[str, Task] = {
             control_weight=1e-4,
             start_noise=0.1,
             normal_velocities=False,
-            camera={"distance": 4.0},
+            camera={"trackbodyid": 1, "distance": 4.0},
         ),
         Task(
             name="Hopper-v3",

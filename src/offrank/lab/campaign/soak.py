@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from offrank.core.errors import OffrankError, UsageError
+from offrank.core.errors import OffrankError, UsageError, require
 from offrank.core.files import write_json
 from offrank.core.version import versions
 from offrank.lab.campaign import one_thread, show
@@ -164,6 +164,7 @@ def _trend(samples: Sequence[dict[str, Any]], name: str, begin: float, limit: fl
 def _soak(args: argparse.Namespace) -> None:
     if not Path("/proc/self/status").exists():
         raise UsageError("this campaign needs Linux: it reads /proc")
+    require("scipy", "studies")  # for the trends, which come last
     problems = list[str]()
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the processes must end, too
     with tempfile.TemporaryDirectory() as scratch:
