@@ -6,7 +6,7 @@ On the machine of every robot, with this file and offrank installed:
 
 and then, on any node of the cluster:
 
-    offrank train cluster_robots:Arm-v0 --engine ray --address auto --resource robot=1 --episode-seconds 60
+    offrank train cluster_robots:Arm-v0 --algo ars --engine ray --address auto --resource robot=1 --episode-seconds 60
 
 A worker needs one `robot`, so each node has one worker, and a worker runs one episode at a time. If a robot is switched
 off, its episode is run by another one; a robot that is switched on is used as soon as its node joins. The machine that

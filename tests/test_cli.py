@@ -40,8 +40,8 @@ FILES = {
     "curve.png",
 }
 SHORT = ["--horizon", "20", "--eval-episodes", "2", "--eval-every", "2"]
-SWIMMER = ["train", "Swimmer-v3", *SHORT, "--iterations", "3"]
-POINT = ["train", "toy_envs:Point-v0", *SHORT, "--iterations", "3", "--workers", "0"]
+SWIMMER = ["train", "Swimmer-v3", "--algo", "op-ars", *SHORT, "--iterations", "3"]
+POINT = ["train", "toy_envs:Point-v0", "--algo", "op-ars", *SHORT, "--iterations", "3", "--workers", "0"]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -113,31 +113,43 @@ def flip(path: Path, position: int) -> None:
         (["train", "Swimmer-v3", "--algo", "op_ars"], ["unknown algorithm 'op_ars'", "did you mean 'op-ars'"]),
         (["train", "Swimmer-v3", "--algo", "op-ars,sac"], ["unknown algorithm 'sac'", "one of ars"]),
         (["train", "Swimmer-v3", "--algo", ""], ["unknown algorithm ''", "one of ars"]),
-        (["train", "Swimmer-v3", "--ranker", ""], ["unknown ranker ''", "one of on-policy"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--ranker", ""], ["unknown ranker ''", "one of on-policy"]),
         (["train", "Swimmer-v3", "--horizon", "99999999999999999999"], ["horizon = 1", "at most 100,000,000"]),
-        (["train", "Swimmer-v3", "--set", "bandwidth=1e-300"], ["bandwidth = 1e-300", "from 1e-100"]),
-        (["train", "Swimmer-v3", "--set", "step_size=1e300"], ["step_size = 1e+300", "to 1e+100"]),
-        (["train", "Swimmer-v3", "--set", "noise_std=1e300"], ["noise_std = 1e+300", "to 1e+100"]),
+        (
+            ["train", "Swimmer-v3", "--algo", "op-ars", "--set", "bandwidth=1e-300"],
+            ["bandwidth = 1e-300", "from 1e-100"],
+        ),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "step_size=1e300"], ["step_size = 1e+300", "to 1e+100"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "noise_std=1e300"], ["noise_std = 1e+300", "to 1e+100"]),
         (["train", "toy_envs:NoObservationSpace-v0"], ["NoObservationSpace has no observation_space"]),
         (["train", "Swimmer-v3", "--ranker", "kernl"], ["unknown ranker 'kernl'", "did you mean 'kernel'"]),
         (["train", "Swimmer-v3", "--engine", "mujco"], ["unknown engine 'mujco'", "did you mean 'mujoco'"]),
         (["train", "Pendulum-v1", "--engine", "mujoco"], ["not 'Pendulum-v1'", "--engine gymnasium"]),
-        (["train", "Swimmer-v3", "--set", "n_direction=3"], ["'n_direction'", "did you mean 'n_directions'"]),
-        (["train", "Swimmer-v3", "--set", "N=3"], ["unknown hyperparameter 'N'", "'n_directions'"]),
-        (["train", "Swimmer-v3", "--set", "alpha=3"], ["unknown hyperparameter 'alpha'", "'step_size'"]),
+        (
+            ["train", "Swimmer-v3", "--algo", "op-ars", "--set", "n_direction=3"],
+            ["'n_direction'", "did you mean 'n_directions'"],
+        ),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "N=3"], ["unknown hyperparameter 'N'", "'n_directions'"]),
+        (
+            ["train", "Swimmer-v3", "--algo", "op-ars", "--set", "alpha=3"],
+            ["unknown hyperparameter 'alpha'", "'step_size'"],
+        ),
         (["train", "Swimmer-v3", "--set", "n_directions"], ["'n_directions'", "name=value"]),
         (["train", "Swimmer-v3", "--algo", "ars", "--set", "bandwidth=1"], ["'bandwidth'", "on-policy"]),
-        (["train", "Swimmer-v3", "--set", "n_top=3"], ["n_top = 3", "n_directions = 2", "b <= N"]),
-        (["train", "Swimmer-v3", "--set", "n_directions=0"], ["n_directions = 0", "at least 1"]),
-        (["train", "Swimmer-v3", "--set", "n_behaviour=0"], ["n_behaviour = 0", "at least one"]),
-        (["train", "Swimmer-v3", "--set", "n_directions=2.5"], ["n_directions = 2.5", "a whole number"]),
-        (["train", "Swimmer-v3", "--set", "step_size=-1"], ["step_size = -1", "positive"]),
-        (["train", "Swimmer-v3", "--set", "noise_std=0"], ["noise_std = 0", "positive"]),
-        (["train", "Swimmer-v3", "--set", "bandwidth=0"], ["bandwidth = 0", "positive"]),
-        (["train", "Swimmer-v3", "--set", "step_size=nan"], ["step_size = nan", "a number"]),
-        (["train", "Swimmer-v3", "--set", "noise_std=inf"], ["noise_std = inf", "a number"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "n_top=3"], ["n_top = 3", "n_directions = 2", "b <= N"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "n_directions=0"], ["n_directions = 0", "at least 1"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "n_behaviour=0"], ["n_behaviour = 0", "at least one"]),
+        (
+            ["train", "Swimmer-v3", "--algo", "op-ars", "--set", "n_directions=2.5"],
+            ["n_directions = 2.5", "a whole number"],
+        ),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "step_size=-1"], ["step_size = -1", "positive"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "noise_std=0"], ["noise_std = 0", "positive"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "bandwidth=0"], ["bandwidth = 0", "positive"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "step_size=nan"], ["step_size = nan", "a number"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "noise_std=inf"], ["noise_std = inf", "a number"]),
         (["train", "Swimmer-v3", "--set", "reward_shift=NaN"], ["reward_shift = NaN", "a number"]),
-        (["train", "Swimmer-v3", "--set", "form=V3"], ["form = 'V3'", "one of BRS, V1"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "form=V3"], ["form = 'V3'", "one of BRS, V1"]),
         (["train", "Swimmer-v3", "--algo", "q-ars", "--set", "tails=maybe"], ["tails = maybe", "true or false"]),
         (["train", "Swimmer-v3", "--policy", "skpi:3"], ["unknown policy 'skpi:3'", "did you mean 'skip'"]),
         (["train", "Swimmer-v3", "--policy", "mlp"], ["mlp:W1,W2 is written like mlp:64,64"]),
@@ -498,7 +510,8 @@ def test_a_final_evaluation_is_no_crossing(offrank) -> None:
 
 
 def test_a_step_budget_finishes_its_iteration(offrank) -> None:
-    offrank("train", "toy_envs:Point-v0", *SHORT, "--steps", "200", "--workers", "0", "--out", "run")
+    words = ["train", "toy_envs:Point-v0", "--algo", "op-ars", *SHORT, "--steps", "200", "--workers", "0"]
+    offrank(*words, "--out", "run")
     result = read(Path("run/result.json"))
     a_round = 20 * (1 + 2 * 4)
     assert (result["budget"], result["stop_reason"], result["steps"]) == (200, "steps", 2 * a_round)
@@ -648,6 +661,18 @@ def test_resume_accepts_what_was_given_before(offrank) -> None:
     assert read(Path("run/result.json"))["iterations"] == 4
 
 
+def test_resume_goes_on_with_the_algorithm_of_the_folder(offrank) -> None:
+    offrank(*POINT, "--out", "run")
+    words = ["train", "toy_envs:Point-v0", "--iterations", "4", "--set", "step_size=0.02", "--out", "run", "--resume"]
+    assert offrank(*words).status == 0
+    assert (read(Path("run/result.json"))["algo"], read(Path("run/result.json"))["iterations"]) == ("op-ars", 4)
+
+
+def test_the_recommended_algorithm_is_trained_unless_another_is_named(offrank) -> None:
+    assert offrank("train", "Swimmer-v3", *SHORT, "--iterations", "1").status == 0
+    assert read(Path("runs/Swimmer-v3-guided-0/result.json"))["algo"] == "guided"
+
+
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
 
@@ -701,7 +726,7 @@ def test_a_signal_before_the_first_iteration_ends_still_saves(offrank, tmp_path)
 
 def test_a_failed_run_can_be_resumed_once_the_cause_is_removed(offrank) -> None:
     words = ["train", "toy_envs:Crash-v0", *SHORT, "--iterations", "3", "--workers", "1", "--out", "run"]
-    words += ["--env-arg", "marker=marker.txt", "--env-arg", "times=4"]
+    words += ["--algo", "op-ars", "--env-arg", "marker=marker.txt", "--env-arg", "times=4"]
     offrank(*words).complains("lost its worker 3 times", status=1)
     assert offrank(*words, "--resume").status == 0
     assert len(Path("marker.txt").read_text().splitlines()) == 4
@@ -861,7 +886,7 @@ def test_resume_keeps_the_settings_of_the_run_without_repeating_flags(offrank, f
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--set", "n_directions=1e12"], "must be at most 10,000,000"),
+        (["--algo", "ars", "--set", "n_directions=1e12"], "must be at most 10,000,000"),
         (["--seeds", "0-9999999999"], "more than 100,000 seeds"),
         (["--env-arg", "a={[]:1}"], "Swimmer-v3"),  # not a literal, so a string, which the task does not accept
     ],

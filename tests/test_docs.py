@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import offrank
-from offrank.algorithms import ALGORITHMS
+from offrank.algorithms import ALGORITHMS, RECOMMENDED
 from offrank.algorithms.base import Episodes
 from offrank.algorithms.cem_rl import CEMRLSettings, CEMSettings, OPCEMRLSettings
 from offrank.algorithms.guided import GuidedSettings
@@ -132,7 +132,7 @@ def test_commands_are_accepted(page: Path, capsys: pytest.CaptureFixture[str]) -
         except SystemExit:
             pytest.fail(f"{name_of(page)}: {command}\n{capsys.readouterr().err}")
         if verb == "train":  # names of algorithms, rankers, settings and policies
-            for algo in (args.algo or "op-ars").split(","):
+            for algo in (args.algo or RECOMMENDED).split(","):
                 resolve(args.task, algo, args.ranker, dict(args.set), args.policy)
         if verb == "reproduce":
             assert args.study in STUDIES, command

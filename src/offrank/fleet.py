@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from offrank.algorithms import RECOMMENDED
 from offrank.algorithms.learning.device import check_lessons
 from offrank.core.checks import check_path, check_whole
 from offrank.core.errors import UsageError
@@ -30,7 +31,7 @@ class Fleet:
 
     Args:
         task: one of our tasks, or a Gymnasium id.
-        algos: names of algorithms, such as op-ars.
+        algos: names of algorithms, such as guided.
         seeds: of the runs.
         ranker: instead of the default rankers of the algorithms.
         policy: the kind of policy, such as linear or skip:32; by default those of the algorithms.
@@ -51,7 +52,7 @@ class Fleet:
     def __init__(
         self,
         task: str,
-        algos: str | Sequence[str] = "op-ars",
+        algos: str | Sequence[str] = RECOMMENDED,
         seeds: Iterable[int] = range(8),
         *,
         ranker: str | None = None,

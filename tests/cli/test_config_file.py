@@ -118,7 +118,7 @@ def test_a_run_by_ask_and_tell_has_no_environment(offrank) -> None:
 
 
 def test_resume_goes_on_with_the_file(offrank) -> None:
-    file = write(SWIMMER + 'out = "run"\nn_directions = 4\n')
+    file = write(SWIMMER + 'algo = "ars"\nout = "run"\nn_directions = 4\n')
     offrank("train", "--config", file)
     offrank("train", "--config", file).complains("already holds a run")
     assert offrank("train", "--config", file, "--resume", "--iterations", "5").status == 0
@@ -147,7 +147,7 @@ def test_a_file_does_not_decide_which_code_is_run(offrank, monkeypatch) -> None:
     [
         ("sedes = 3", ["run.toml: 'sedes' is neither a flag of offrank train nor a setting", "did you mean 'seeds'"]),
         ("n_direction = 3", ["'n_direction'", "did you mean 'n_directions'"]),
-        ("population = 3", ["unknown hyperparameter 'population' of op-ars"]),
+        ("n_top = 3", ["unknown hyperparameter 'n_top' of guided"]),
         ("set = { n_top = 3 }", ["'set' is for the command line only; give settings by their own names"]),
         ('config = "other.toml"', ["'config' is for the command line only"]),
         ('steps = "many"', ["run.toml: steps: 'many' is not a positive whole number"]),
@@ -160,7 +160,7 @@ def test_a_file_does_not_decide_which_code_is_run(offrank, monkeypatch) -> None:
         ("algo = 3", ["run.toml: algo = 3: must be text"]),
         ("resume = 1", ["run.toml: resume = 1: must be true or false"]),
         ("env-arg = 1", ["run.toml: env-arg = 1: must be a table"]),
-        ("n_top = 'few'", ["n_top = few: must be a whole number"]),
+        ("population = 'few'", ["population = few: must be a whole number"]),
         ("seed = 1\nseeds = 2", ["--seed or --seeds, not both"]),
         ("seed 1", ["run.toml is not TOML", "line 1"]),
         ("a = " + "[" * 2000, ["run.toml is not TOML"]),

@@ -333,7 +333,19 @@ def test_the_command_prints_one_table_per_checkpoint(capsys: pytest.CaptureFixtu
 
 def test_the_command_takes_run_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    train = ["train", "Swimmer-v3", "--iterations", "2", "--horizon", "20", "--eval-every", "0", "--quiet"]
+    train = [
+        "train",
+        "Swimmer-v3",
+        "--algo",
+        "op-ars",
+        "--iterations",
+        "2",
+        "--horizon",
+        "20",
+        "--eval-every",
+        "0",
+        "--quiet",
+    ]
     assert main([*train, "--out", str(run)]) == 0
     capsys.readouterr()
     much = ["--candidates", "5", "--episodes", "2", "--resamples", "10", "--quiet"]

@@ -41,5 +41,6 @@ ALGORITHMS: dict[str, Entry] = {
     "op-cem-rl": Entry(OPCEMRL, OPCEMRLSettings, "race", "skip:32", MEMBER_RANKERS),
     "guided": Entry(Guided, GuidedSettings, "random", "skip:32", MEMBER_RANKERS),
 }
+RECOMMENDED = "guided"  # what is trained unless an algorithm is named
 
-__all__ = ["ALGORITHMS", "Algorithm", "Entry", "Search"]
+__all__ = ["ALGORITHMS", "RECOMMENDED", "Algorithm", "Entry", "Search"]

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from offrank.algorithms import ALGORITHMS
+from offrank.algorithms import ALGORITHMS, RECOMMENDED
 from offrank.algorithms.learning.device import check_lessons
 from offrank.cli import cluster, gpu
 from offrank.cli.config_file import with_file
@@ -33,8 +33,8 @@ from offrank.runs.config import (
     resolve,
     task_default,
 )
-from offrank.runs.folder import folder_name
-from offrank.runs.opening import holds_run, open_run, open_runs, stored_config
+from offrank.runs.folder import CONFIG, folder_name
+from offrank.runs.opening import holds_run, open_run, open_runs, read_config, stored_config
 from offrank.runs.run import Run
 from offrank.runs.saved import initial_policy
 
@@ -43,15 +43,15 @@ CHECKPOINT_SECONDS = 30.0
 
 EPILOG = """\
 examples:
-  offrank train HalfCheetah-v3 --algo guided --seed 0 --steps 100k
+  offrank train HalfCheetah-v3 --seed 0 --steps 100k
   offrank train Hopper-v3 --algo ars --ranker random --seeds 0-7 --out runs/hopper
   offrank train Pendulum-v1 --algo op-ars --set n_directions=16 --set bandwidth=0.25 --steps 500k
-  offrank train my_robots:Arm-v0 --algo guided --env-arg payload=1.5 --workers 4
-  offrank train HalfCheetah-v3 --seeds 0-99 --engine warp        a hundred seeds in parallel on a GPU
-  offrank train Humanoid-v3 --engine ray --address auto          on a Ray cluster, with the same bits
-  offrank train HalfCheetah-v3 --algo guided --steps 1M --resume continue with a larger budget
-  offrank train my_robots:Arm-v0 --algo guided --init runs/arm   start from the best policy of another run
-  offrank train --config hopper.toml --seeds 0-7                 flags and settings from a file
+  offrank train my_robots:Arm-v0 --env-arg payload=1.5 --workers 4
+  offrank train HalfCheetah-v3 --algo ars --seeds 0-99 --engine warp    a hundred seeds in parallel on a GPU
+  offrank train Humanoid-v3 --algo ars --engine ray --address auto      on a Ray cluster, with the same bits
+  offrank train HalfCheetah-v3 --steps 1M --resume                      continue with a larger budget
+  offrank train my_robots:Arm-v0 --init runs/arm                        start from the best policy of another run
+  offrank train --config hopper.toml --seeds 0-7                        flags and settings from a file
 
 Stops at the task's threshold, or when the budget is used up. A run folder holds config.json, metrics.jsonl,
 checkpoint.npz (with the folder replay/, where the algorithm has one), best.offrank, final.offrank, result.json and
@@ -78,7 +78,7 @@ def add_parser(verbs: Any) -> None:
         "--algo",
         default=None,
         metavar="NAME",
-        help=f"one of {', '.join(ALGORITHMS)} (default op-ars; guided needs the fewest steps), or several: op-ars,ars",
+        help=f"one of {', '.join(ALGORITHMS)} (default {RECOMMENDED}), or several: guided,ars",
     )
     what.add_argument("--ranker", metavar="NAME", help="instead of the algorithm's default")
     what.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(POLICIES)} (default: the algorithm's)")
@@ -157,7 +157,7 @@ def train(parser: Parser, args: argparse.Namespace) -> int:
         raise UsageError("train needs a TASK, on the command line or in the file of --config")
     if args.seed is not None and args.seeds is not None:
         raise UsageError("give --seed or --seeds, not both")
-    algos = list(dict.fromkeys(("op-ars" if args.algo is None else args.algo).split(",")))
+    algos = list(dict.fromkeys(_algo(args).split(",")))
     several = args.seeds is not None or len(algos) > 1
     numbers = args.seeds if args.seeds is not None else [args.seed or 0]
     task = native_name(args.task) or args.task
@@ -211,6 +211,13 @@ def train(parser: Parser, args: argparse.Namespace) -> int:
         engine.close()
     _report(runs, args)
     return 0
+
+
+def _algo(args: argparse.Namespace) -> str:
+    """The algorithm that was given, or that of the run to continue in --out."""
+    if args.algo is None and args.resume and args.out is not None and (args.out / CONFIG).is_file():
+        return read_config(args.out).algo
+    return RECOMMENDED if args.algo is None else str(args.algo)
 
 
 def _folders(

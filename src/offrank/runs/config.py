@@ -101,7 +101,7 @@ def _settable(cls: type[Any]) -> dict[str, Any]:
 
 def resolve(
     task: str | None,
-    algo: str = "op-ars",
+    algo: str,
     ranker: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     policy: str | None = None,

@@ -43,7 +43,8 @@ def frames(saved: Saved, seconds: int, size: tuple[int, int], seed: int) -> Iter
     with showing(saved):
         for step, _ in enumerate(play_episodes(runner, saved, seed, steps=shown[-1])):
             if times := shown.count(step):
-                image = Image.fromarray(runner.env.render())
+                rendered: Any = runner.env.render()
+                image = Image.fromarray(rendered)
                 ImageDraw.Draw(image).text(
                     (8, 6), saved.config.task, "white", font_size=16, stroke_width=2, stroke_fill="black"
                 )
