@@ -39,6 +39,7 @@ def test_the_table_has_medians_and_what_was_not_run(tmp_path: Path, capsys: pyte
             "task": task,
             "algo": algo,
             "seed": seed,
+            "budget": 10_000,
             "evaluations": [[2000 * k, last * k / 5, 0] for k in range(1, 6)],
         }
 
