@@ -35,6 +35,7 @@ PARTS: tuple[dict[str, Any], ...] = (  # each one removed, or replaced by what i
     {"pessimism": 0.0},
     {"pessimism": 1.0},
     {"ratio": 1.0},
+    {"warmup_steps": 1_000},
 )
 RANKED: dict[str, dict[str, Any]] = {"race": {"candidates": 8}, "value": {"candidates": 8}}  # 2 of 8 are run
 PARTS_STEPS = {  # of a run, where variants are compared
