@@ -23,7 +23,7 @@ from offrank.core.rollouts import Request, Rollouts
 from offrank.engines import make_engine, resolve_engine
 from offrank.engines.base import Engine
 from offrank.engines.gymnasium.engine import GymnasiumEngine
-from offrank.engines.gymnasium.env_runner import EnvRunner
+from offrank.engines.gymnasium.env_runner import EnvRunner, registered
 from offrank.engines.native.compiled import Actor
 from offrank.engines.native.engine import MujocoEngine
 from offrank.engines.native.simulation import Simulation
@@ -596,3 +596,9 @@ def test_without_the_compiled_part_our_tasks_run_in_python_and_say_so(monkeypatc
     monkeypatch.setattr("offrank.engines.is_built", lambda: False)
     with pytest.warns(UserWarning, match="compiled part was not built.* using the gymnasium engine, which is slower"):
         assert isinstance(make_engine("Swimmer-v3", workers=0), GymnasiumEngine)
+
+
+def test_warnings_of_a_gymnasium_model_do_not_reach_the_user(tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    registered("HalfCheetah-v5", {})().close()
+    assert capfd.readouterr().err == "" and not list(tmp_path.iterdir())

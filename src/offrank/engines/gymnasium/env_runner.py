@@ -18,6 +18,7 @@ from offrank.core.rollouts import Episode, Trajectory, check_finite
 from offrank.core.space import Space
 from offrank.tasks import NATIVE
 from offrank.tasks.environment import register
+from offrank.tasks.models import quiet_mujoco
 
 STEP = ("observation", "reward", "terminated", "truncated", "info")
 MAX_LINE = 1000  # characters of an environment's error
@@ -49,7 +50,8 @@ def registered(env_id: str, env_args: dict[str, Any]) -> EnvFactory:
 
     def make() -> gym.Env[Any, Any]:
         try:
-            return gym.make(spec, disable_env_checker=True, **env_args)
+            with quiet_mujoco():  # Gymnasium's HalfCheetah has a deprecated attribute
+                return gym.make(spec, disable_env_checker=True, **env_args)
         except Exception as error:
             raise UsageError(f"cannot make {env_id!r}: {one_line(error)}") from error
 
