@@ -22,6 +22,16 @@ def test_mutated_files_and_command_lines_are_one_line_at_worst(tmp_path: Path) -
     assert set(summary["statuses"]) == set(fuzz.USES) and summary["statuses"]["policy"]["2"] > 0
 
 
+def test_results_of_fuzzing_are_written_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = list[int]()
+    monkeypatch.setattr(fuzz, "CHUNK", 2)
+    monkeypatch.setattr(fuzz, "USES", {"good": lambda *_: ("good", lambda: 0)})
+    monkeypatch.setattr(fuzz, "make_corpus", lambda folder: None)
+    monkeypatch.setattr(fuzz, "write_json", lambda path, summary: written.append(summary["cases"]))
+    assert fuzz.main(["--cases", "5", "--workers", "1", "--out", str(tmp_path / "fuzz.json")]) == 0
+    assert written == [2, 4, 5]
+
+
 @pytest.mark.parametrize("failing", ["raise", "warn", "import", "write", "hang", "loop", "die"])
 def test_what_goes_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     code = {
@@ -38,7 +48,7 @@ def test_what_goes_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fuzz, "USES", {"bad": lambda *_: ("bad", lambda: exec(code) or 0)})
     monkeypatch.setattr(fuzz, "make_corpus", lambda folder: None)
     monkeypatch.setattr(fuzz, "ASLEEP", 1 if failing == "hang" else 100)
-    found = fuzz.run_all(range(2), 1, 0.5, tmp_path)
+    found = list(fuzz.run_all(range(2), 1, 0.5, tmp_path))
     assert len(found) == 2 and all(says[failing] in case["problems"][0] for case in found)
 
 

@@ -260,14 +260,13 @@ def _work(first: int, last: int, corpus: Path, seconds: float, results: Path) ->
         file.flush()
 
 
-def run_all(cases: Sequence[int], workers: int, seconds: float, folder: Path) -> list[dict[str, Any]]:
-    """The results of all cases. A process that dies is the problem of its last case, and the others go on."""
+def run_all(cases: Sequence[int], workers: int, seconds: float, folder: Path) -> Iterator[dict[str, Any]]:
+    """The result of every case. A process that dies is the problem of its last case, and the others go on."""
     corpus = folder / "corpus"
     make_corpus(corpus)
     context = multiprocessing.get_context("fork")
     chunks = [(at, min(at + CHUNK, cases[-1] + 1)) for at in range(cases[0], cases[-1] + 1, CHUNK)]
     going: list[tuple[Any, int, int, Path]] = []
-    found: list[dict[str, Any]] = []
     while chunks or going:
         while chunks and len(going) < workers:
             first, last = chunks.pop(0)
@@ -282,15 +281,14 @@ def run_all(cases: Sequence[int], workers: int, seconds: float, folder: Path) ->
                 continue
             going.remove(entry)
             lines = [json.loads(line) for line in results.read_text().splitlines()]
-            found += [line for line in lines if "case" in line]
+            yield from (line for line in lines if "case" in line)
             begun = max(line["begin"] for line in lines if "begin" in line)
             if process.exitcode != 0:
                 problem = f"the process died (exit status {process.exitcode})"
-                found.append({"case": begun, "use": list(USES)[begun % len(USES)], "status": -1, "problems": [problem]})
+                yield {"case": begun, "use": list(USES)[begun % len(USES)], "status": -1, "problems": [problem]}
                 if begun + 1 < last:
                     chunks.append((begun + 1, last))
             results.unlink()
-    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -300,30 +298,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=natural, default=0, help="number of the first case")
     parser.add_argument("--workers", type=count, default=2)
     parser.add_argument("--seconds", type=float, default=20.0, help="of computing that a case may take")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="a JSON file for the summary and what went wrong")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a JSON file for the summary, written as it goes")
     return run_script(parser, _fuzz, argv)
 
 
-def _fuzz(args: argparse.Namespace) -> None:
-    first, number = (args.first, args.cases) if args.case is None else (args.case, 1)
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        found = run_all(range(first, first + number), args.workers, args.seconds, Path(folder))
+def _summary(found: Sequence[dict[str, Any]], first: int, seconds: float) -> dict[str, Any]:
     bad = [case for case in found if case["problems"]]
     statuses = {name: Counter(str(c["status"]) for c in found if c["use"] == name) for name in USES}
-    summary = {
+    return {
         "cases": len(found),
         "first": first,
         "problems": len(bad),
         "statuses": {name: dict(sorted(counts.items())) for name, counts in statuses.items()},
         "slowest_seconds": max((c.get("seconds", 0.0) for c in found), default=0.0),
-        "seconds": round(time.perf_counter() - start),
+        "seconds": round(seconds),
         "bad": bad[:200],
         "versions": versions(),
     }
+
+
+def _fuzz(args: argparse.Namespace) -> None:
+    first, number = (args.first, args.cases) if args.case is None else (args.case, 1)
+    start, found = time.perf_counter(), list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory() as folder:
+        for case in run_all(range(first, first + number), args.workers, args.seconds, Path(folder)):
+            found.append(case)
+            if args.out and len(found) % CHUNK == 0:
+                write_json(args.out, _summary(found, first, time.perf_counter() - start))
+    summary = _summary(found, first, time.perf_counter() - start)
     if args.out:
         write_json(args.out, summary)
     show(summary, "bad")
+    bad = [case for case in found if case["problems"]]
     for kind, times in Counter(re.sub(r"\d+", "N", c["problems"][0])[:110] for c in bad).most_common(20):
         print(f"{times:6d}  {kind}")
     for case in bad[:10]:
