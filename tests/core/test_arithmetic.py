@@ -45,6 +45,6 @@ def test_engines_take_as_many_workers_as_cpus_may_be_used(monkeypatch: pytest.Mo
 
     for module in (gymnasium_engine, native_engine):
         monkeypatch.setattr(module, "usable_cpus", lambda: 3)
-    assert native_engine.MujocoEngine(TASKS["Swimmer-v3"])._threads == 3
+    assert native_engine.MujocoEngine(TASKS["Swimmer-v3"]).threads == 3
     engine = gymnasium_engine.GymnasiumEngine(lambda: __import__("gymnasium").make("CartPole-v1"))
     assert engine._count == 3

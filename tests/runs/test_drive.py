@@ -1,18 +1,21 @@
-"""Which lessons are carried out together, and when; and what is left of runs that were driven."""
+"""Which lessons are carried out together or side by side, and when; and what is left of runs that were driven."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 import offrank
-from offrank.core import noise
+from offrank.core import arithmetic, noise
 from offrank.core.arrays import Memory
+from offrank.core.errors import OffrankError
 from offrank.core.work import Lesson
 from offrank.runs import drive as module
-from offrank.runs.drive import LessonQueue, Signals
+from offrank.runs.drive import LessonQueue, LessonThreads, Signals
 
 NOW, TOOK = [100.0], 2.0  # seconds on the clock, and of a batch
 
@@ -110,6 +113,86 @@ def test_lessons_of_another_key_or_kind_are_batches_of_their_own(queue: LessonQu
     add(queue, "a", key=0)
     add(queue, "b", key=1)
     assert batches(queue) == ["a", "b"]
+
+
+class Met(Lesson):
+    """A lesson that ends when as many are under way as the barrier wants, or with an error."""
+
+    batch_key = 0
+
+    def __init__(self, barrier: threading.Barrier | None):
+        self.barrier = barrier
+
+    def carry_out(self) -> Memory:
+        if self.barrier is None:
+            raise OffrankError("it diverged")
+        self.barrier.wait(10)
+        return {}
+
+
+def test_lessons_are_carried_out_side_by_side_and_fail_alone() -> None:
+    threads, barrier = LessonThreads(2), threading.Barrier(2)
+    assert threads.poll == module.POLL and threads.due([], idle=True) == []
+    for run in "abc":
+        threads.add(run, Met(None if run == "c" else barrier))  # type: ignore[arg-type]
+    assert threads.poll < module.POLL
+    done: dict[Any, Any] = {}
+    while len(done) < 3:
+        done |= {run: outcome for run, _, outcome in threads.due(list("abc"), idle=True)}  # type: ignore[arg-type]
+    assert done["a"] == done["b"] == {} and str(done["c"]) == "it diverged"
+    assert threads.poll == module.POLL
+    threads.close()
+
+
+def test_lessons_of_runs_that_have_ended_are_dropped() -> None:
+    threads, barrier = LessonThreads(1), threading.Barrier(2)
+    for run in "ab":
+        threads.add(run, Met(barrier))  # type: ignore[arg-type]
+    assert threads.due(list("c"), idle=False) == []  # type: ignore[arg-type]
+    barrier.wait(10)  # that of a, which was under way; b's does not begin
+    threads.close()
+    assert barrier.n_waiting == 0 and threads.due(list("abc"), idle=True) == []  # type: ignore[arg-type]
+
+
+def blas_threads() -> set[int]:
+    return {one["num_threads"] for one in arithmetic._controller().info() if one["user_api"] == "blas"}
+
+
+class Limited(Met):
+    """A lesson that begins and ends its own limit of BLAS, and then says what holds."""
+
+    def carry_out(self) -> Memory:
+        with arithmetic.one_blas_thread():
+            pass
+        return {"threads": np.array(sorted(blas_threads()))}
+
+
+def test_blas_has_one_thread_while_lessons_are_carried_out() -> None:
+    with arithmetic._controller().limit(limits=2, user_api="blas"):
+        threads = LessonThreads(2)
+        assert blas_threads() == {2}
+        for run in "abcd":
+            threads.add(run, Limited(None))  # type: ignore[arg-type]
+        done: list[Any] = []
+        while len(done) < 4:
+            done += threads.due(list("abcd"), idle=True)  # type: ignore[arg-type]
+        assert [outcome["threads"].tolist() for _, _, outcome in done] == [[1]] * 4 and blas_threads() == {1}
+        threads.close()
+        assert blas_threads() == {2}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_fleet_learns_in_as_many_threads_as_its_engine_has(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, plain = list[int](), module.LessonThreads
+    monkeypatch.setattr(module, "LessonThreads", lambda count: asked.append(count) or plain(count))
+    small = {"hidden": 8, "batch": 4, "warmup_steps": 20}
+    fleet = offrank.Fleet("Swimmer-v3", "guided", [0, 1], horizon=20, threads=threads, **small)
+    together = [result["policy_sha256"] for result in fleet.learn(iterations=3, eval_every=0)]
+    fleet.close()
+    assert asked == [threads] and len(set(together)) == 2
+    for seed, sha in enumerate(together):
+        agent = offrank.Guided("Swimmer-v3", seed=seed, horizon=20, **small)
+        assert agent.learn(iterations=3, eval_every=0).policy.sha256 == sha
 
 
 def test_a_signal_is_stored_and_a_second_one_or_one_in_a_hung_environment_interrupts() -> None:

@@ -17,6 +17,7 @@ class Engine(ABC):
     name: str
     space: Space
     device: str | None = None  # the GPU it runs on, if any
+    threads = 0  # of this process that it may use; 0: one per CPU
     interruptible = False  # True while an environment's code, which may hang, runs in this process
 
     def __init__(self) -> None:

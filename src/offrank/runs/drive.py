@@ -1,8 +1,8 @@
 """Driving runs: one engine serves the requests of several runs concurrently.
 
 A single run is a fleet of one. Runs do not wait for each other: as soon as a run's request is complete, its next one is
-submitted to the engine. On a GPU, the engine's or another, lessons are collected for a short time and carried out in
-batches.
+submitted to the engine. Lessons are carried out in threads, one per CPU. On a GPU, the engine's or another, they are
+collected for a short time and carried out in batches.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from types import FrameType
 
+from offrank.core.arithmetic import one_blas_thread, usable_cpus
+from offrank.core.arrays import Memory
 from offrank.core.errors import FleetError, Interrupted, OffrankError, RunFailed
 from offrank.core.noise import size_cache
 from offrank.core.rollouts import Request
@@ -24,6 +27,7 @@ from offrank.engines.base import Engine
 from offrank.runs.run import Run
 
 POLL = 0.1  # maximum number of seconds between checks of signals and updates of the progress display
+SOON = 0.002  # the same, while lessons are carried out that may end at any moment
 PATIENCE = 0.05  # seconds that a lesson waits for others in any case
 
 
@@ -60,6 +64,53 @@ def catching_signals(engine: Engine | None = None) -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
+Learned = tuple[Run, Lesson, Outcome | OffrankError]
+
+
+class LessonThreads:
+    """Lessons carried out in threads of this process: array code releases the interpreter's lock.
+
+    From the first lesson on BLAS has one thread. Lessons limit it, too, but a limit is that of the process: the first
+    lesson to end would lift it for the others.
+    """
+
+    def __init__(self, threads: int):
+        self._pool = ThreadPoolExecutor(threads, "lesson")
+        self._going: dict[Future[Memory | OffrankError], tuple[Run, Lesson]] = {}
+        self._limit: ExitStack | None = None
+
+    @property
+    def poll(self) -> float:
+        """How long to wait for episodes, in seconds, before lessons are looked at."""
+        return SOON if self._going else POLL
+
+    def add(self, run: Run, lesson: Lesson) -> None:
+        if self._limit is None:
+            self._limit = ExitStack()
+            self._limit.enter_context(one_blas_thread())
+        self._going[self._pool.submit(lesson.attempt)] = run, lesson
+
+    def due(self, active: Sequence[Run], idle: bool) -> list[Learned]:
+        """The lessons that have ended.
+
+        Args:
+            active: the runs that have not ended; lessons of others are dropped.
+            idle: whether there is nothing else to do, so that the next lesson is waited for.
+        """
+        going = set(active)
+        for dropped in [future for future, (run, _) in self._going.items() if run not in going]:
+            dropped.cancel()
+            del self._going[dropped]
+        ended, _ = wait(self._going, POLL if idle else 0, FIRST_COMPLETED)
+        return [(*self._going.pop(future), future.result()) for future in list(self._going) if future in ended]
+
+    def close(self) -> None:
+        """Lessons that have not begun are dropped, the others are waited for."""
+        self._pool.shutdown(cancel_futures=True)
+        if self._limit is not None:
+            self._limit.close()
+
+
 class LessonQueue:
     """Lessons waiting for a device, grouped by batch key.
 
@@ -74,6 +125,9 @@ class LessonQueue:
         self._since: dict[Hashable, float] = {}  # time at which the first of them was added
         self._took: dict[Hashable, float] = {}  # seconds of the last batch
         self._kind: dict[Run, Hashable] = {}  # key of a run's last lesson
+        self.poll = POLL
+
+    def close(self) -> None: ...
 
     def add(self, run: Run, lesson: Lesson) -> None:
         key = (type(lesson), lesson.batch_key)
@@ -81,14 +135,14 @@ class LessonQueue:
         self._since.setdefault(key, time.monotonic())
         self._waiting[key].append((run, lesson))
 
-    def due(self, active: Sequence[Run], idle: bool) -> list[tuple[Run, Lesson, Outcome | OffrankError]]:
+    def due(self, active: Sequence[Run], idle: bool) -> list[Learned]:
         """Carry out the batches that need not wait any longer.
 
         Args:
             active: the runs that have not ended.
             idle: whether there is nothing else to do.
         """
-        done: list[tuple[Run, Lesson, Outcome | OffrankError]] = []
+        done: list[Learned] = []
         going = set(active)
         self._kind = {run: key for run, key in self._kind.items() if run in going}
         for key in list(self._waiting):
@@ -122,7 +176,11 @@ class _Drive:
         self._waiting: dict[int, tuple[Run, Request]] = {}  # by ticket of the engine
         self._started: list[Run] = []
         device = engine.device if lessons is None else lessons
-        self._lessons = None if device in (None, "cpu") else LessonQueue(device)
+        self._lessons: LessonThreads | LessonQueue
+        if device is None or device == "cpu":
+            self._lessons = LessonThreads(engine.threads or usable_cpus())
+        else:
+            self._lessons = LessonQueue(device)
         self.failures = list(failures)
 
     @property
@@ -155,16 +213,18 @@ class _Drive:
         if more:
             size_cache(2 * sum(run.algorithm.cached_bytes for run in self.active))
 
+    def close(self) -> None:
+        self._lessons.close()
+
     def work(self) -> None:
         """Wait for results, for at most POLL seconds, and pass them to the runs."""
-        completed = self._engine.completed(POLL)
+        completed = self._engine.completed(self._lessons.poll)
         for ticket, outcome in completed:
             if ticket in self._waiting:  # it may have been dropped meanwhile
                 run, request = self._waiting.pop(ticket)
                 self._receive(run, request, outcome)
-        if self._lessons is not None:
-            for run, lesson, learned in self._lessons.due(self.active, idle=not self._waiting):
-                self._receive(run, lesson, learned)
+        for run, lesson, learned in self._lessons.due(self.active, idle=not self._waiting):
+            self._receive(run, lesson, learned)
 
     def _receive(self, run: Run, work: Work, outcome: Outcome | OffrankError) -> None:
         self._step(run, partial(run.receive, work, outcome))
@@ -188,10 +248,8 @@ class _Drive:
             for work in new:
                 if isinstance(work, Request):
                     self._waiting[self._engine.submit(work)] = (run, work)
-                elif self._lessons is not None:
-                    self._lessons.add(run, work)
                 else:
-                    run.receive(work, work.attempt())
+                    self._lessons.add(run, work)
 
 
 def drive(
@@ -244,6 +302,8 @@ def drive(
             for failure in unsaved:
                 error.add_note(f"not saved: {failure}")
             raise
+        finally:
+            driving.close()
     if len(driving.failures) == len(opened) == 1 and driving.failures[0].__cause__ is not None:
         raise driving.failures[0].__cause__
     if driving.failures:

@@ -39,7 +39,7 @@ class MujocoEngine(Engine):
         self.task = task
         self._simulation = simulation or partial(Simulation, clip_actions=clip_actions)
         self.space = task.space(clip_actions)
-        self._threads = threads or usable_cpus()
+        self.threads = threads or usable_cpus()
         self._queues = _Queues()
         self._workers: list[threading.Thread] = []
 
@@ -55,7 +55,7 @@ class MujocoEngine(Engine):
         self._queues, self._workers = _Queues(), []
 
     def _enqueue(self, ticket: int, request: Request) -> None:
-        wanted = min(self._threads, sum(missing for _, _, missing in self._open.values()))
+        wanted = min(self.threads, sum(missing for _, _, missing in self._open.values()))
         for index in range(len(request)):
             self._queues.jobs.put((ticket, index, request))
         while len(self._workers) < wanted:
