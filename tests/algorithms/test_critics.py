@@ -20,6 +20,14 @@ def network(to: Any = np.float64) -> Memory:
     return {name: (value + 0.1 * random.standard_normal(value.shape)).astype(to)[0] for name, value in made.items()}
 
 
+def test_a_new_critic_has_units_of_deviation_one_and_a_small_output() -> None:
+    made = critics.draw(np.random.default_rng(0), 2, 100, 200)
+    assert made["w1"].std() == pytest.approx(1 / np.sqrt(100), rel=0.03)
+    assert made["w2"].std() == pytest.approx(1 / np.sqrt(200), rel=0.03)
+    assert made["w3"].std() == pytest.approx(0.3 / np.sqrt(200), rel=0.15)
+    assert not any(made[name].any() for name in ("c1", "c2", "c3"))
+
+
 def batch(to: Any = np.float64) -> tuple[Any, Any]:
     random = np.random.default_rng(5)
     return random.standard_normal((BATCH, INPUTS)).astype(to), random.standard_normal((BATCH, 1)).astype(to)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from offrank.core.errors import EpisodeError
-from offrank.core.rollouts import check_finite
+from offrank.core.rollouts import Trajectory, check_finite
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,9 @@ def test_the_first_bad_value_is_named(where: str, value: float, says: str) -> No
     with pytest.raises(EpisodeError, match=says) as caught:
         check_finite(episode["observations"], episode["rewards"], 8)
     assert (caught.value.seed, caught.value.step) == (8, 2)
+
+
+def test_an_unknown_last_observation_is_the_one_before_it() -> None:
+    seen = np.arange(8.0).reshape(4, 2)
+    assert Trajectory(seen, np.zeros(4), False).last.tolist() == [6.0, 7.0]
+    assert Trajectory(seen, np.zeros(4), False, np.array([9.0, 9.0])).last.tolist() == [9.0, 9.0]

@@ -322,6 +322,9 @@ def test_metrics_can_be_read_while_a_line_is_being_written(tmp_path: Path) -> No
         path.write_bytes(line + damaged + b"\n")
         with pytest.raises(FileFormatError, match="line 2 is not a record of a run"):
             read_metrics(path)
+    path.write_bytes(line + b'{"kind": "iter\n')
+    with pytest.raises(FileFormatError, match="a line is not JSON"):
+        read_metrics(path)
 
 
 @pytest.mark.parametrize("kind", ["iteration", "evaluation"])

@@ -268,6 +268,18 @@ def test_numbers_of_rows_are_whole(tmp_path: Path, damage: dict[str, Any]) -> No
             segments.segments_of(tmp_path, lie)
 
 
+def test_more_rows_than_the_segments_can_hold_are_not_allocated(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "replay").mkdir()
+    (tmp_path / "replay" / "a.npz").write_bytes(bytes(1000))
+    segment = segments.Segment("a.npz", first=0, rows=10, sha256="")
+    monkeypatch.setattr(segments, "load_arrays", lambda *_: pytest.fail("they fit: the segment is read"))
+    table = {"state": np.zeros((0, 25), dtype=np.float32)}  # 100 bytes per row
+    with pytest.raises(FileFormatError, match="names 11 rows, and its segments do not have as many"):
+        segments._read_rows(tmp_path / "checkpoint.npz", [segment], table, 11)
+    with pytest.raises(pytest.fail.Exception, match="they fit"):
+        segments._read_rows(tmp_path / "checkpoint.npz", [segment], table, 10)
+
+
 # --- tables of any size
 
 
