@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from offrank.core.errors import EpisodeError
-from offrank.core.rollouts import Trajectory, check_finite
+from offrank.core.rollouts import Episode, Rollouts, Trajectory, check_finite
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,14 @@ def test_an_unknown_last_observation_is_the_one_before_it() -> None:
     seen = np.arange(8.0).reshape(4, 2)
     assert Trajectory(seen, np.zeros(4), False).last.tolist() == [6.0, 7.0]
     assert Trajectory(seen, np.zeros(4), False, np.array([9.0, 9.0])).last.tolist() == [9.0, 9.0]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_rollouts_are_made_of_episodes_and_give_them_back(keep: bool) -> None:
+    trajectory = Trajectory(np.ones((3, 2)), np.ones(3), True) if keep else None
+    made = [Episode(1.5 * k, 3, np.full(2, k), np.full(2, 2.0 * k), trajectory) for k in range(2)]
+    found = Rollouts.of(made)
+    assert found.steps == 6 and len(found.trajectories) == 2 * keep
+    for before, after in zip(made, found.episodes(), strict=True):
+        assert (before.total, before.length, before.trajectory) == (after.total, after.length, after.trajectory)
+        assert before.mean.tolist() == after.mean.tolist() and before.m2.tolist() == after.m2.tolist()
