@@ -115,7 +115,7 @@ def add_parser(verbs: Any) -> None:
     )
     how = parser.add_argument_group("how")
     how.add_argument("--engine", help=f"one of {', '.join(ENGINES)}")
-    how.add_argument("--threads", type=natural, help="of the mujoco engine (default 0: one per CPU)")
+    how.add_argument("--threads", type=natural, help="of the mujoco engine and of lessons (default 0: one per CPU)")
     how.add_argument(
         "--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU), or of the ray engine"
     )
