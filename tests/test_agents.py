@@ -163,6 +163,14 @@ def test_rankers_compare_the_outputs_of_discrete_actions(algorithm: type) -> Non
     assert learner.result["iterations"] == 3 and np.abs(learner.policy.theta).max() > 0
 
 
+@pytest.mark.parametrize("task", ["HalfCheetah-v3", "Hopper-v3"])
+def test_an_action_of_guided_is_in_the_space_of_our_environment(task: str) -> None:
+    learner, space = offrank.Guided(task, seed=0), gym.make(f"offrank/{task}").action_space
+    observations = np.random.default_rng(0).normal(size=(5, learner.engine.space.obs_dim))
+    far = replace(learner.policy, theta=np.full_like(learner.policy.theta, 10.0))
+    assert all(space.contains(policy.predict(one)) for policy in (learner.policy, far) for one in observations)
+
+
 # --- repeated calls and resume
 
 
@@ -330,6 +338,22 @@ def test_training_continues_after_load_to_the_same_bits(tmp_path) -> None:
     assert loaded.best_policy.sha256 == whole.best_policy.sha256
     assert loaded.result["steps"] == whole.result["steps"]
     assert loaded.hyperparameters == whole.hyperparameters
+
+
+def test_the_best_policy_may_be_that_of_the_evaluation_at_the_end(tmp_path) -> None:
+    each = {"eval_every": 2, "eval_episodes": 3}
+    ended = [agent(seed=seed).learn(iterations=3, **each) for seed in range(4)]  # evaluated after 2 and at the end
+    last_is_best = [one.result["best_return"] == one.result["final_return"] for one in ended]
+    assert len(set(last_is_best)) == 2
+    for one, best in zip(ended, last_is_best, strict=True):
+        one.save(tmp_path / "a.offrank")
+        loaded = offrank.load(tmp_path / "a.offrank", workers=0)
+        assert (one.best_policy.sha256 == one.policy.sha256) == best
+        assert loaded.best_policy.sha256 == one.best_policy.sha256
+        assert loaded.result["best_return"] == one.result["best_return"]
+    loaded.learn(iterations=6, **each)  # goes on as if there had been no end
+    whole = agent(seed=3).learn(iterations=6, **each)
+    assert loaded.best_policy.sha256 == whole.best_policy.sha256
 
 
 def test_load_of_a_fresh_agent_starts_at_the_beginning(tmp_path) -> None:

@@ -98,6 +98,13 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.parametrize(("steps", "said"), [("30", True), ("31", False)])
+def test_too_few_steps_to_learn_anything_are_said_at_once(steps, said, offrank) -> None:
+    words = ["train", "toy_envs:Point-v0", *SHORT, "--workers", "0", "--steps", steps, "--set", "hidden=4"]
+    done = offrank(*words, "--set", "warmup_steps=30", "--quiet")
+    assert ("guided needs more than 30 steps (warmup_steps) to learn anything" in done.err) == said
+
+
 # --- bad input: one line, status 2
 
 
@@ -122,6 +129,8 @@ def flip(path: Path, position: int) -> None:
         (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "step_size=1e300"], ["step_size = 1e+300", "to 1e+100"]),
         (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "noise_std=1e300"], ["noise_std = 1e+300", "to 1e+100"]),
         (["train", "toy_envs:NoObservationSpace-v0"], ["NoObservationSpace has no observation_space"]),
+        (["train", "toy_envs:Picture-v0"], ["(8, 8, 3)", "not supported: images", "FlattenObservation"]),
+        (["train", "shimmy:dm_control/walker-walk-v0"], ["cannot import 'shimmy'", "pip install 'shimmy[dm-control]'"]),
         (["train", "Swimmer-v3", "--ranker", "kernl"], ["unknown ranker 'kernl'", "did you mean 'kernel'"]),
         (["train", "Swimmer-v3", "--engine", "mujco"], ["unknown engine 'mujco'", "did you mean 'mujoco'"]),
         (["train", "Pendulum-v1", "--engine", "mujoco"], ["not 'Pendulum-v1'", "--engine gymnasium"]),

@@ -15,6 +15,7 @@ import offrank
 from offrank.algorithms import ALGORITHMS, RECOMMENDED
 from offrank.algorithms.base import Episodes
 from offrank.algorithms.cem_rl import CEMRLSettings, CEMSettings, OPCEMRLSettings
+from offrank.algorithms.distilled import DistilledSettings
 from offrank.algorithms.guided import GuidedSettings
 from offrank.algorithms.rankers import MEMBER_RANKERS, RANKERS
 from offrank.algorithms.strategies import ARS, ES, TRES
@@ -23,7 +24,7 @@ from offrank.cli import cluster as cluster_flags
 from offrank.cli import gpu as gpu_flags
 from offrank.cli.options import Parser
 from offrank.lab.studies.catalogue import STUDIES
-from offrank.runs.config import RunConfig, resolve
+from offrank.runs.config import RunConfig, clipping, resolve
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -131,11 +132,19 @@ def test_commands_are_accepted(page: Path, capsys: pytest.CaptureFixture[str]) -
             verb, args = parse(command)
         except SystemExit:
             pytest.fail(f"{name_of(page)}: {command}\n{capsys.readouterr().err}")
-        if verb == "train":  # names of algorithms, rankers, settings and policies
-            for algo in (args.algo or RECOMMENDED).split(","):
-                resolve(args.task, algo, args.ranker, dict(args.set), args.policy)
+        if verb == "train":  # names of algorithms, rankers, settings and policies, and algorithms that go together
+            algos = (args.algo or RECOMMENDED).split(",")
+            recipes = [resolve(args.task, algo, args.ranker, dict(args.set), args.policy) for algo in algos]
+            clipping(args.task, "auto", recipes, args.clip_actions)
         if verb == "reproduce":
             assert args.study in STUDIES, command
+
+
+def test_fleets_in_sentences_can_be_made() -> None:
+    fleets = [code for page in PAGES for code in re.findall(r"`(offrank\.Fleet\(\"[^`]+)`", prose(page))]
+    assert fleets
+    for code in fleets:
+        eval(code, {"offrank": offrank}).close()
 
 
 def test_commands_in_sentences_have_verbs_and_flags_that_exist() -> None:
@@ -214,6 +223,7 @@ KERNEL, CRITIC = RANKERS["kernel"], RANKERS["critic"]
 SETTINGS = {
     "index.md": defaults(Episodes),
     "guided.md": defaults(GuidedSettings),
+    "distilled.md": beside(DistilledSettings, GuidedSettings),
     "ars.md": defaults(ARS),
     "op-ars.md": defaults(KERNEL),
     "q-ars.md": defaults(CRITIC),
@@ -277,6 +287,7 @@ RUNS: list[tuple[str, dict[str, Any]]] = [
     ("cem-rl", {"hidden": 4, "warmup_steps": 1}),
     ("op-cem-rl", {"hidden": 4, "warmup_steps": 1, "race_steps": 3}),
     ("guided", {"hidden": 4, "warmup_steps": 1, "candidates": 4}),
+    ("distilled", {"hidden": 4, "warmup_steps": 1, "teacher_steps": 1}),
 ]
 
 

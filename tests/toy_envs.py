@@ -90,6 +90,14 @@ class NoObservationSpace(Point):
         del self.observation_space
 
 
+class Picture(Point):
+    """It is seen by a camera."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = gym.spaces.Box(0, 255, (8, 8, 3), dtype=np.uint8)
+
+
 class ComplexReward(Point):
     """Its rewards are no real numbers."""
 
@@ -261,6 +269,7 @@ ENVIRONMENTS = {
     "Choice-v0": Choice,
     "Choices-v0": Choices,
     "NoObservationSpace-v0": NoObservationSpace,
+    "Picture-v0": Picture,
     "ComplexReward-v0": ComplexReward,
     "WordAction-v0": WordAction,
     "SequenceObservation-v0": SequenceObservation,

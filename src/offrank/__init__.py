@@ -2,7 +2,23 @@
 
 import offrank.display.headless  # noqa: F401 (before MuJoCo)
 from offrank import callbacks
-from offrank.agents import ARS, CEM, CEMRL, ES, OPARS, OPCEMRL, OPES, OPTRES, QARS, QTRES, TRES, Guided, export, load
+from offrank.agents import (
+    ARS,
+    CEM,
+    CEMRL,
+    ES,
+    OPARS,
+    OPCEMRL,
+    OPES,
+    OPTRES,
+    QARS,
+    QTRES,
+    TRES,
+    Distilled,
+    Guided,
+    export,
+    load,
+)
 from offrank.asktell import AskTell, EpisodeToRun
 from offrank.core.errors import (
     EngineError,
@@ -34,6 +50,7 @@ __all__ = [
     "TRES",
     "AskTell",
     "Cluster",
+    "Distilled",
     "EngineError",
     "EpisodeError",
     "EpisodeToRun",

@@ -127,7 +127,7 @@ class Agent:
             threshold: stop at the first evaluation whose mean return reaches it.
             eval_every: iterations between evaluations, whose steps are not counted; 0 for none. Default 10.
             eval_steps: training steps between evaluations, instead of eval_every. By default CEM and
-                CEMRL 10,000, Guided 5,000.
+                CEMRL 10,000, Guided and Distilled 5,000.
             eval_episodes: episodes per evaluation. Default 100.
             confirm_episodes: if an evaluation reaches the threshold, evaluate again over so many other episodes, which
                 decide. Default 0: do not.
@@ -221,9 +221,8 @@ class Agent:
 
     @property
     def best_policy(self) -> TrainedPolicy:
-        """The policy of the best evaluation; the current policy before the first evaluation."""
-        best = self._run.best if self._run is not None else None
-        return self.policy if best is None else best[1]
+        """The policy of the best evaluation, that at the end included; the current policy before the first one."""
+        return self.policy if self._run is None else self._run.best_of_all[1]
 
     @property
     def result(self) -> dict[str, Any]:
@@ -324,8 +323,15 @@ class Guided(Agent):
     algo = "guided"
 
 
+class Distilled(Agent):
+    """A linear policy that copies a guided teacher, and ARS from there."""
+
+    algo = "distilled"
+
+
 AGENTS: dict[str, type[Agent]] = {
-    agent.algo: agent for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, CEM, CEMRL, OPCEMRL, Guided)
+    agent.algo: agent
+    for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, CEM, CEMRL, OPCEMRL, Guided, Distilled)
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from offrank.algorithms.cem_rl import CEMRLSettings, CEMSettings, OPCEMRLSettings
+from offrank.algorithms.distilled import DistilledSettings
 from offrank.algorithms.guided import GuidedSettings
 from offrank.algorithms.rankers import Critic
 from offrank.algorithms.rankers.interleaved import Adaptive, Interleaved
@@ -26,6 +27,7 @@ AT_LEAST_1: dict[type, str] = {
     Value: "start_steps",
     CEMRLSettings: "hidden batch replay gradient_members elites",
     GuidedSettings: "hidden batch replay n_steps population warmup_steps",
+    DistilledSettings: "copy_rounds copy_episodes n_top",
     ARS: "n_top",
 }
 NOT_NEGATIVE: dict[type, str] = {
@@ -70,6 +72,7 @@ LIMITS = [
     (OPCEMRLSettings, "candidates", 5, 4),
     (OPCEMRLSettings, "gradient_members", 20, 21),
     (GuidedSettings, "candidates", 2, 1),
+    (DistilledSettings, "teacher_steps", 0, -1),
     (ARS, "n_directions", 10_000_000, 10_000_001),
 ]
 

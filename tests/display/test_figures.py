@@ -46,6 +46,12 @@ def checkpoints(name: str) -> list[dict]:
     return read_json(RESULTS / "rank_quality" / name / "rank-quality.json")["checkpoints"]
 
 
+def test_a_line_of_one_point_is_a_dot() -> None:
+    lines = [Line("one", [5, 6], [None, 2]), Line("two", [5, 6], [1, 2])]
+    axes = drawn(Figure(["one", "two"], [Panel("", Axis("x"), Axis("y"), lines)])).axes[0]
+    assert [line.get_marker() for line in axes.lines] == ["o", "None"]
+
+
 COMMITTED: dict[str, Callable[[], Figure]] = {
     "boxes": lambda: figures.box_plots(rows("table1")),
     "curves": lambda: figures.seed_curves(rows("table1"), by_strategy=True),
@@ -154,7 +160,6 @@ def test_records_without_a_metric_are_left_out_of_its_line(tmp_path: Path) -> No
     curve = Curve.read(tmp_path)
     iterations = [r for r in curve.records if r["kind"] == "iteration"]
     del iterations[0]["return_best"]
-    best = next(
-        item for item in learning_curves([curve]).panels[0].items if getattr(item, "series", "") == "best member"
-    )
+    items = learning_curves([curve]).panels[0].items
+    best = next(item for item in items if isinstance(item, Line) and item.series == "best training episode")
     assert best.y == [r["return_best"] for r in iterations[1:]]

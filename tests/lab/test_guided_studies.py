@@ -29,7 +29,8 @@ def test_fresh_seeds_both_policies_and_budgets_of_each_task() -> None:
     plan = STUDIES["guided"].plan(StudyOptions(None, None))
     assert {run.seed for run in plan} == set(range(100, 116))
     assert {run.task: run.steps for run in plan} == BUDGETS
-    assert len(plan) == 16 * 6 * 2 and {run.variant.policy for run in plan} == {None, "linear"}
+    assert len(plan) == 16 * 6 * 3
+    assert {run.variant.label for run in plan} == {"guided", "guided-linear", "distilled"}
     assert all(run.evaluation["confirm_episodes"] == 100 and run.threshold is not None for run in plan)
 
 
@@ -63,7 +64,8 @@ def test_a_changed_part_is_compared_with_the_whole(tmp_path: Path) -> None:
 def test_the_command_runs_it(tmp_path: Path) -> None:
     words = ["reproduce", "guided", "--tasks", "Swimmer-v3", "--seeds", "100", "--budget", "5000", "--quiet"]
     assert main([*words, "--out", str(tmp_path)]) == 0
-    assert "| Swimmer-v3 | guided-linear | 0 of 1 |" in (tmp_path / "guided.md").read_text()
+    text = (tmp_path / "guided.md").read_text()
+    assert "| Swimmer-v3 | guided-linear | 0 of 1 |" in text and "| Swimmer-v3 | distilled | 0 of 1 |" in text
 
 
 def test_an_algorithm_without_directions_has_no_number_of_them() -> None:

@@ -392,6 +392,13 @@ def test_members_are_compared_with_their_mean_return_and_some_have_followed_the_
     assert not np.isin(fresh, next_ones).any()
 
 
+def test_rankers_of_guided_are_not_measured() -> None:
+    engine = engine_of(world(slope))
+    config = replace(member_run(engine, "cem").config, algo="guided")
+    with pytest.raises(UsageError, match=r"rank-quality measures rankers under ars, .*, not guided"):
+        rankers_for(config, None)
+
+
 def test_rankers_that_need_a_critic_are_left_out_where_there_is_none() -> None:
     engine = engine_of(world(slope))
     at = member_run(engine, "cem")

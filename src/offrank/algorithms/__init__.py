@@ -8,6 +8,7 @@ from typing import Any
 
 from offrank.algorithms.base import Algorithm
 from offrank.algorithms.cem_rl import CEM, CEMRL, OPCEMRL, CEMRLSettings, CEMSettings, OPCEMRLSettings
+from offrank.algorithms.distilled import Distilled, DistilledSettings
 from offrank.algorithms.guided import Guided, GuidedSettings
 from offrank.algorithms.rankers import MEMBER_RANKERS, RANKERS, OnPolicy
 from offrank.algorithms.search import Search
@@ -23,6 +24,7 @@ class Entry:
     ranker: str  # the default ranker
     policy: str = "linear"  # the default kind of policy
     rankers: Mapping[str, type[Any]] = field(default_factory=lambda: RANKERS)  # those it can have, by name
+    goes_on: bool = True  # whether a policy to start from is trained on, and so is of the kind that is trained
 
 
 EVERY_MEMBER = {OnPolicy.name: OnPolicy}  # is run: there is nothing to choose
@@ -40,6 +42,7 @@ ALGORITHMS: dict[str, Entry] = {
     "cem-rl": Entry(CEMRL, CEMRLSettings, "on-policy", "skip:32", EVERY_MEMBER),
     "op-cem-rl": Entry(OPCEMRL, OPCEMRLSettings, "race", "skip:32", MEMBER_RANKERS),
     "guided": Entry(Guided, GuidedSettings, "random", "skip:32", MEMBER_RANKERS),
+    "distilled": Entry(Distilled, DistilledSettings, "on-policy", "linear", EVERY_MEMBER, goes_on=False),
 }
 RECOMMENDED = "guided"  # what is trained unless an algorithm is named
 

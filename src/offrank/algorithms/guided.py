@@ -44,6 +44,7 @@ class GuidedSettings(ActorCriticSettings):
     eval_steps: ClassVar[int] = 5_000
     on_a_robot: ClassVar[dict[str, Any]] = {"step_noise": 0.0}  # unless asked for
     needs_bounds: ClassVar[bool] = True  # an actor that follows a critic leaves the range of what was tried
+    unchanged: ClassVar[str] = "warmup_steps"  # setting that says for how many steps the policy does not change
 
     ratio: float = 1.0  # updates of the critics per training step
     population: int = 2  # episodes per iteration

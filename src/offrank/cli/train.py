@@ -78,7 +78,7 @@ def add_parser(verbs: Any) -> None:
         "--algo",
         default=None,
         metavar="NAME",
-        help=f"one of {', '.join(ALGORITHMS)} (default {RECOMMENDED}), or several: guided,ars",
+        help=f"one of {', '.join(ALGORITHMS)} (default {RECOMMENDED}), or several: guided,distilled",
     )
     what.add_argument("--ranker", metavar="NAME", help="instead of the algorithm's default")
     what.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(POLICIES)} (default: the algorithm's)")
@@ -107,7 +107,10 @@ def add_parser(verbs: Any) -> None:
     )
     limits.add_argument("--eval-every", type=natural, metavar="K", help="iterations between evaluations (10; 0: none)")
     limits.add_argument(
-        "--eval-steps", type=count, metavar="K", help="steps between evaluations, instead (guided 5k, cem* 10k)"
+        "--eval-steps",
+        type=count,
+        metavar="K",
+        help="steps between evaluations, instead (guided, distilled 5k, cem* 10k)",
     )
     limits.add_argument("--eval-episodes", type=count, metavar="K", help="episodes per evaluation (100)")
     limits.add_argument(
@@ -291,7 +294,11 @@ def _new(
     if not {"steps", "iterations"} & set(limits):
         limits["steps"] = task_default(task, "budget") or DEFAULT_BUDGET
     recipe = resolve(task, algo, args.ranker, dict(args.set), args.policy, init)
-    return configure(task, recipe, engine.space, seed=seed, init=init, **environment, **_settings(args), **limits)
+    config = configure(task, recipe, engine.space, seed=seed, init=init, **environment, **_settings(args), **limits)
+    name = getattr(recipe.settings, "unchanged", None)
+    if name and config.steps is not None and config.steps <= (least := getattr(recipe.settings, name)):
+        print(f"offrank: {algo} needs more than {least:,} steps ({name}) to learn anything", file=sys.stderr)
+    return config
 
 
 def _report(runs: list[Run], args: argparse.Namespace) -> None:

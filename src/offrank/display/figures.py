@@ -249,6 +249,8 @@ def _draw(axes: Any, series: Sequence[str], panel: Panel) -> None:
             if item.marked:
                 every = max(1, ceil(len(item.x) / 8))
                 look |= {"marker": _marker(number), "ms": 4, "markevery": (number % every, every)}
+            elif sum(value is not None for value in item.y) == 1:
+                look |= {"marker": "o", "ms": 4}  # a line of one point is none
             axes.plot(_holes(item.x), _holes(item.y), **look)
         elif isinstance(item, Band):
             step = "post" if item.step else None

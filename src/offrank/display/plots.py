@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from offrank.algorithms import ALGORITHMS
 from offrank.core.arrays import Metrics
 from offrank.core.errors import UsageError
 from offrank.display.figures import Axis, Band, Figure, Item, Line, Marks, Panel, Rule, save
@@ -33,8 +34,12 @@ class Curve:
 
     @property
     def label(self) -> str:
-        policy = "" if self.config.policy == "linear" else f", {self.config.policy}"
-        return f"{self.config.algo} ({self.config.ranker}{policy})"
+        """The algorithm, with its ranker and kind of policy where they are not its usual ones."""
+        config = self.config
+        usual = ALGORITHMS.get(config.algo)
+        known = (usual.ranker, usual.policy) if usual else (None, "linear")
+        parts = [part for part, own in zip((config.ranker, config.policy), known, strict=True) if part != own]
+        return f"{config.algo} ({', '.join(parts)})" if parts else config.algo
 
     def evaluations(self) -> list[Metrics]:
         """The records of evaluations, without those that another one was to confirm."""
@@ -117,7 +122,7 @@ def _spread_and_training(curve: Curve) -> list[Item]:
     training = f"training episodes, cut at {cut} steps" if cut else "training episodes"
     items: list[Item] = [_line(training, iterations, "return_mean", look="dense")] if iterations else []
     if any("return_best" in r for r in iterations):
-        items.append(_line("best member", iterations, "return_best", look="dense"))
+        items.append(_line("best training episode", iterations, "return_best", look="dense"))
     evaluations = curve.evaluations()
     low, high = ([r["return_mean"] + sign * r["return_std"] for r in evaluations] for sign in (-1, 1))
     return [*items, Band(curve.label, [r["steps"] for r in evaluations], low, high, "one standard deviation")]

@@ -125,7 +125,7 @@ def resolve(
         raise UsageError(f"unknown algorithm {algo!r}: one of {', '.join(ALGORITHMS)}{did_you_mean(algo, ALGORITHMS)}")
     task = task and native_name(task)
     entry = ALGORITHMS[algo]
-    usual = entry.policy if init is None else init.kind.name
+    usual = entry.policy if init is None or not entry.goes_on else init.kind.name
     policy = canonical(usual if policy is None else policy)
     preset = lookup(task, "ranker", algo)
     if ranker is None:
@@ -136,19 +136,19 @@ def resolve(
     overrides = dict(overrides or {})
     own, kind = entry.settings.name, entry.rankers[ranker]
     pair, suggests = f"{own}.{ranker}", {**kind.suggests, **getattr(entry.settings, "suggests", {})}
-    parts: list[tuple[type[Any], str]] = [
-        (entry.settings, own),
+    parts: list[tuple[type[Any], str, *tuple[str, ...]]] = [  # with the sections of the presets
+        (entry.settings, own, *getattr(entry.settings, "also", ())),
         (kind, f"{own}.{kind.preset or ranker}"),
         (Episodes, "shared"),
     ]
-    known = {name: hint for cls, _ in parts for name, hint in _settable(cls).items()}
+    known = {name: hint for cls, *_ in parts for name, hint in _settable(cls).items()}
     for name in overrides:
         if name not in known:
             raise UsageError(f"unknown hyperparameter {name!r} of {algo} with the {ranker} ranker{_hint(name, known)}")
 
     sources: dict[str, str] = {}
     built = []
-    for cls, section in parts:
+    for cls, *sections in parts:
         values = {}
         for f in fields(cls):
             if f.name == "horizon":
@@ -156,7 +156,7 @@ def resolve(
             preset = lookup(task, f.name, pair)
             if preset is None and f.name in suggests:
                 preset = Value(suggests[f.name], GENERAL)
-            preset = preset or lookup(task, f.name, section)
+            preset = preset or lookup(task, f.name, *sections)
             if f.name in overrides:
                 values[f.name], sources[f.name] = overrides[f.name], GIVEN
             elif preset is not None:

@@ -149,6 +149,7 @@ class Record:
         meta = {
             "config": self.config.to_json(),
             "best_at": best_at,
+            "final": None if self.final is None else list(vars(self.final).values()),
             "wall_s": self.wall_s,
             "evaluation_steps": self.evaluation_steps,
             "metrics_size": self._metrics_size,
@@ -182,11 +183,9 @@ class Record:
         state = State.from_arrays(part(arrays, "state."))
         state.check(self.algorithm.start(self.config.seed))
         self.state = state
-        self.evaluations = [
-            Evaluation(int(i), int(s), float(m), float(d), *map(int, episodes))
-            for i, s, m, d, *episodes in arrays["evaluations"]
-        ]
-        self.best = None
+        self.evaluations = [_evaluation(*row) for row in arrays["evaluations"]]
+        self.best, final = None, meta.get("final")
+        self.final = None if final is None else _evaluation(*final)
         if _number(meta, "best_at") >= 0:
             best = TrainedPolicy.from_arrays(part(arrays, "best."))
             self.best = (self.evaluations[meta["best_at"]], best)
@@ -194,6 +193,10 @@ class Record:
         self._wall_before, self._clock = float(_number(meta, "wall_s")), time.perf_counter()
         self._metrics_size = int(_number(meta, "metrics_size"))
         self._segments = segments_of(path, meta)
+
+
+def _evaluation(iteration: float, steps: float, mean: float, std: float, *episodes: float) -> Evaluation:
+    return Evaluation(int(iteration), int(steps), float(mean), float(std), *map(int, episodes))
 
 
 def _number(meta: Mapping[str, Any], name: str) -> float:

@@ -37,8 +37,8 @@ class LocomotionEnv(gym.Env[FloatArray, NDArray[Any]]):
         self._seed, self._step = 0, 0
         bound = np.full(self.task.obs_dim, np.inf)
         self.observation_space = gym.spaces.Box(-bound, bound, dtype=np.float64)
-        low, high = self.model.actuator_ctrlrange.T.astype(np.float32)
-        self.action_space = gym.spaces.Box(low, high, dtype=np.float32)
+        low, high = self.model.actuator_ctrlrange.T
+        self.action_space = gym.spaces.Box(low, high, dtype=np.float64)  # actions are not rounded
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

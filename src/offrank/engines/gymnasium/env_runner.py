@@ -24,6 +24,10 @@ STEP = ("observation", "reward", "terminated", "truncated", "info")
 MAX_LINE = 1000  # characters of an environment's error
 DEFAULT_HORIZON = 1000  # of an environment without a time limit
 
+INSTALL = {  # modules with well-known tasks
+    "shimmy": "pip install 'shimmy[dm-control]' 'mujoco<4'",
+    "gymnasium_robotics": "pip install gymnasium-robotics 'mujoco<3.4'",
+}
 EnvFactory = Callable[[], "gym.Env[Any, Any]"]
 
 
@@ -40,7 +44,8 @@ def registered(env_id: str, env_args: dict[str, Any]) -> EnvFactory:
         try:
             importlib.import_module(module)
         except Exception as error:
-            raise UsageError(f"cannot import {module!r} for task {env_id!r}: {one_line(error)}") from error
+            hint = f" ({INSTALL[module]})" if module in INSTALL and isinstance(error, ModuleNotFoundError) else ""
+            raise UsageError(f"cannot import {module!r} for task {env_id!r}: {one_line(error)}{hint}") from error
     try:
         spec = gym.spec(f"offrank/{name}" if name in NATIVE else name)
     except gym.error.Error as error:
@@ -77,6 +82,11 @@ class EnvRunner:
         if not isinstance(flat, gym.spaces.Box):
             raise UsageError(f"observation space {observation} is not supported: it must flatten to a Box")
         self._plain = isinstance(observation, gym.spaces.Box)
+        if self._plain and observation.dtype == np.uint8 and len(observation.shape or ()) == 3:
+            raise UsageError(
+                f"observation space {observation} is not supported: images; if it holds something else, wrap the "
+                "environment in gymnasium.wrappers.FlattenObservation"
+            )
         self._clip = clip_actions
         horizon = (env.spec.max_episode_steps if env.spec else None) or DEFAULT_HORIZON
         obs_dim = int(np.prod(flat.shape))

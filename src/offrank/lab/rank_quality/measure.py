@@ -74,6 +74,9 @@ def rankers_for(config: RunConfig, names: Sequence[str] | None) -> list[Ranker |
     A ranker with state is measured only in a run that it ranked: elsewhere it has learned nothing. One that needs
     a critic is left out where there is none.
     """
+    algorithm = ALGORITHMS[config.algo].algorithm
+    if not (isinstance(algorithm, type) and issubclass(algorithm, Search | CEM)):
+        raise UsageError(f"rank-quality measures rankers under ars, tres, es, cem-rl and their kin, not {config.algo}")
     members = issubclass(ALGORITHMS[config.algo].settings, CEMSettings)
     algo, accepted = ("op-cem-rl", tuple(MEMBER_RANKERS)) if members else (config.algo, OFF_POLICY)
     found: list[Ranker | MemberRanker] = []

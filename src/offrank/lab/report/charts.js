@@ -252,9 +252,10 @@ const shapes = {
     const look = { class: `curve ${item.look} ${colour(style)}`, d: outline(item.x, item.y, x, y, item.step) };
     plot.append(svg("path", { ...look, "stroke-dasharray": item.look !== "dense" && dashes(style) }));
     const every = Math.max(1, Math.ceil(item.x.length / 8));
+    const alone = item.y.filter((value) => value !== null).length === 1; // a line of one point is none
     item.x.forEach((value, k) => {
-      if (!item.marked || item.y[k] === null || (k + style) % every) return;
-      const d = shapePath(SHAPES[style % SHAPES.length], x.at(value), y.at(item.y[k]), 3.6);
+      if (item.y[k] === null || !(alone || (item.marked && (k + style) % every === 0))) return;
+      const d = shapePath(item.marked ? SHAPES[style % SHAPES.length] : "circle", x.at(value), y.at(item.y[k]), 3.6);
       plot.append(svg("path", { class: `mark ${colour(style)}`, d }));
     });
   },

@@ -202,10 +202,10 @@ STUDIES = {
         ),
         Study(
             name="guided",
-            help="guided to the thresholds, skip:32 and linear, on sixteen seeds of its own",
+            help="guided (skip:32, linear) and distilled to the thresholds, on sixteen seeds of their own",
             present=guided.present,
             tasks=tuple(guided.BUDGETS),
-            algos=(guided.ALGO,),
+            algos=tuple(guided.POLICIES),
             seeds=range(100, 116),
             variants=guided.kinds,
             steps=guided.BUDGETS,

@@ -1,4 +1,5 @@
-"""The studies of `guided`: steps to the thresholds on fresh seeds, and what each part of it contributes."""
+"""The studies of `guided` and `distilled`: steps to the thresholds on fresh seeds, and what each part of `guided`
+contributes."""
 
 from __future__ import annotations
 
@@ -16,6 +17,10 @@ from offrank.lab.studies.plan import Variant
 from offrank.lab.studies.tables import Summary, Table, middle, probability_text, summarise
 
 ALGO = "guided"
+POLICIES: dict[str, tuple[str | None, ...]] = {  # that are trained to the thresholds
+    ALGO: ("skip:32", "linear"),
+    "distilled": ("linear",),
+}
 BUDGETS = {  # steps of a run, two to four times the goal of `skip:32`
     "Swimmer-v3": 200_000,
     "Hopper-v3": 500_000,
@@ -47,8 +52,8 @@ MARKS = (20_000, 30_000, 60_000, 100_000)
 
 
 def kinds(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
-    """`skip:32`, which is the default, and `linear`."""
-    return [Variant.of(task, algo, policy=policy) for algo in algos for policy in ("skip:32", "linear")]
+    """Each algorithm with its kinds of policy."""
+    return [Variant.of(task, algo, policy=policy) for algo in algos for policy in POLICIES.get(algo, (None,))]
 
 
 def parts(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
