@@ -718,6 +718,23 @@ def test_one_signal_stops_a_run_whose_environment_hangs_in_this_process(tmp_path
     assert (tmp_path / "run" / "checkpoint.npz").is_file()
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the process in /proc")
+def test_a_worker_in_an_environment_that_hangs_ends_when_its_run_was_killed(tmp_path: Path) -> None:
+    marker = tmp_path / "hangs"  # its lines are the numbers of the workers that hang
+    command = ["train", "toy_envs:Hang-v0", "--algo", "ars", "--workers", "1", "--iterations", "3", "--quiet"]
+    command += ["--env-arg", f"marker={marker}", "--env-arg", "times=9", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen([sys.executable, "-m", "offrank", *command], cwd=Path(__file__).parents[1])
+    while not (marker.exists() and marker.read_text().endswith("\n")) and process.poll() is None:
+        time.sleep(0.1)
+    process.kill()
+    process.wait(60)
+    state = Path("/proc") / marker.read_text().split()[0] / "stat"
+    until = time.monotonic() + 60
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < until:
+        time.sleep(0.1)
+    assert time.monotonic() < until, "the worker is still there"
+
+
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [

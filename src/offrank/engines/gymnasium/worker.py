@@ -9,6 +9,8 @@ import os
 import pickle
 import signal
 import sys
+import threading
+import time
 import warnings
 from dataclasses import dataclass
 
@@ -60,7 +62,15 @@ class Outcome:
     result: Episode | OffrankError
 
 
+def _end_after(parent: int) -> None:
+    """End this process when its parent has ended: in an environment that hangs it would not read that stdin is closed."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
 def main() -> None:
+    threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and closes our stdin
     inbox = sys.stdin.buffer
     outbox = os.fdopen(os.dup(1), "wb")
