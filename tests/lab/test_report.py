@@ -383,7 +383,17 @@ def test_runs_without_a_threshold_have_curves_and_no_table(tmp_path: Path) -> No
 def test_what_nobody_reached_is_not_decided(tmp_path: Path) -> None:
     write_rows(tmp_path / "table1.json", [row(seed, None, algo) for algo in ("ars", "op-ars") for seed in range(2)])
     table = Reader(build(find(tmp_path), tmp_path, ["report"])).tables["Swimmer-v3, threshold 325"]
-    assert [line[4] for line in table[2:]] == ["> 440", "> 440"] and table[3][11] == "not decided"
+    assert [line[4] for line in table[2:]] == ["> 440", "> 440"] and table[3][-1] == "not decided"
+
+
+def test_a_table_has_no_empty_columns(tmp_path: Path) -> None:
+    rows = [row(seed, 20_000) | {"algo": "guided", "ranker": "random", "policy": "skip:32"} for seed in range(2)]
+    write_rows(tmp_path / "guided.json", rows)
+    (table,) = (t for name, t in Reader(build(find(tmp_path), tmp_path, ["report"])).tables.items() if "325" in name)
+    assert table[1:] == [
+        ["algorithm", "N/b", "ours (95%)", "censored median (95%)", "median of successes"],
+        [table[2][0], table[2][1], "2 of 2 (34%-100%)", "20 (20 to 20)", "20"],
+    ]
 
 
 def test_a_run_that_was_never_evaluated_is_left_out(tmp_path: Path) -> None:

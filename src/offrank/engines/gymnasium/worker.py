@@ -63,7 +63,7 @@ class Outcome:
 
 
 def _end_after(parent: int) -> None:
-    """End this process when its parent has ended: in an environment that hangs it would not read that stdin is closed."""
+    """End this process after its parent: while an environment hangs it does not see that stdin is closed."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

@@ -79,16 +79,29 @@ def steps(rows: Sequence[Row], figures: Collection[str]) -> Section:
 
 
 def steps_tables(rows: Sequence[Row], what: str = "") -> list[str]:
-    """One table per task that has a threshold; `what` distinguishes its caption from those of other sections."""
+    """One table per task that has a threshold, without columns that are empty there; `what` distinguishes its caption
+    from those of other sections."""
     summaries = summarise(rows)
     several = engines_differ(groups(rows))
-    head = [column for _, columns in COLUMNS for column in columns]
     tables = []
     for task in dict.fromkeys(s["task"] for s in summaries):
         members = [s for s in summaries if s["task"] == task]
         caption = f"{task}, threshold {members[0]['threshold']:g}{what}"
-        tables.append(html.table(Table(head, [_cells(s, several) for s in members]), caption, COLUMNS))
+        table, columns = _filled([_cells(s, several) for s in members])
+        tables.append(html.table(table, caption, columns))
     return tables
+
+
+def _filled(rows: Sequence[Sequence[str]]) -> tuple[Table, Columns]:
+    """A table of the columns that are not empty, and their titles."""
+    used = [{*column} != {"-"} for column in zip(*rows, strict=True)]
+    columns, first = [], 0
+    for title, names in COLUMNS:
+        kept = [name for name, use in zip(names, used[first:], strict=False) if use]
+        columns += [(title, kept)] if kept else []
+        first += len(names)
+    head = [name for _, names in columns for name in names]
+    return Table(head, [[cell for cell, use in zip(row, used, strict=True) if use] for row in rows]), columns
 
 
 def _cells(s: Summary, several: bool) -> list[str]:
