@@ -671,7 +671,10 @@ def test_another_policy_is_another_run(tmp_path) -> None:
         ({"horizon": 10**20}, "must be at most 100,000,000"),
         ({"ranker": ""}, "unknown ranker ''"),
         ({"ranker": 5}, "unknown ranker 5"),
-        ({"bandwidth": 1e-300}, "bandwidth = 1e-300: must be positive, from 1e-100"),
+        ({"bandwidth": 1e-300}, "bandwidth = 1e-300: must be positive, from 1e-30"),
+        ({"step_size": 1e99}, "step_size = 1e+99: must be positive"),
+        ({"n_directions": 1e99}, "n_directions = 1e+99: must be at most 1,000,000,000"),
+        ({"clip_actions": "yes"}, "clip_actions = 'yes': must be True or False, or None"),
     ],
     ids=str,
 )
@@ -691,11 +694,15 @@ def test_names_are_text_and_arguments_of_an_environment_a_dict() -> None:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"threshold": "high"}, "threshold = 'high': must be none or a number of at most 1e+100"),
+        ({"threshold": "high"}, "threshold = 'high': must be none or a number of at most 1e+30"),
         ({"threshold": True}, "threshold = True: must be none or a number"),
         ({"threshold": float("nan")}, "threshold = nan: must be none or a number"),
         ({"threshold": -1e300}, "threshold = -1e+300: must be none or a number"),
         ({"out": 5}, "out = 5: must be a path"),
+        ({"out": "a\0b"}, "no file can have this name"),
+        ({"out": 300 * "a"}, "no file can have this name"),
+        ({"checkpoint_seconds": "soon"}, "checkpoint_seconds = 'soon': must be a number of seconds"),
+        ({"checkpoint_seconds": float("nan")}, "checkpoint_seconds = nan: must be a number of seconds"),
         ({"callback": 3}, "callback = 3: must be a function"),
     ],
     ids=str,
@@ -712,6 +719,7 @@ def test_other_methods_say_what_is_wrong_with_their_arguments() -> None:
         ((0,), "episodes = 0: must be at least 1"),
         ((1, -1), "seed = -1: must not be negative"),
         ((1, None), "seed = None: must be a whole number"),
+        ((10**12,), "episodes = 1000000000000: must be at most 10,000,000"),
     ):
         with pytest.raises(UsageError, match=re.escape(line)):
             learner.evaluate(*given)
@@ -737,7 +745,7 @@ def test_a_complex_reward_is_named() -> None:
 def test_a_glitch_of_the_environment_is_one_line_with_its_step(value: float, what: str, step: int) -> None:
     env = partial(toy_envs.Glitch, 5, value, what == "observation")
     learner = agent(env, offrank.ARS).learn
-    line = rf"{what} of {value:g}, too large to learn from \(at most 1e\+100\) \(episode seed \d+, step {step}\)"
+    line = rf"{what} of {value:g}, too large to learn from \(at most 1e\+30\) \(episode seed \d+, step {step}\)"
     with pytest.raises(EpisodeError, match=line.replace("e+", r"e\+")):
         learner(iterations=1, eval_every=0)
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -642,6 +644,54 @@ def test_a_critic_learns_between_what_is_asked() -> None:
     learner.learn(iterations=4, eval_every=0)
     run = AskTell(offrank.QARS, 2, 2, low=-2.0, high=2.0, horizon=HORIZON, iterations=4, policy="skip:3", **small)
     assert finish(run).policy.sha256 == learner.policy.sha256
+
+
+def test_a_journal_is_the_same_by_another_name(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "j")
+    first = AskTell(offrank.ARS, 2, 2, journal=tmp_path / "j", horizon=5)
+    second = AskTell(offrank.ARS, 2, 2, journal=tmp_path / "link", horizon=5)
+    assert second.ask()
+    with pytest.raises(UsageError, match="another AskTell goes on with"):
+        first.ask()
+    second.close()
+
+
+def test_one_that_is_closed_takes_no_episode(tmp_path: Path) -> None:
+    run = AskTell(offrank.ARS, 2, 2, journal=tmp_path / "j", horizon=5)
+    episode = run.ask()[0]
+    run.close()
+    with pytest.raises(UsageError, match="this AskTell is closed"):
+        run.tell(episode, rewards=np.ones(5), observations=np.ones((6, 2)))
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_it_says_that_it_cannot_be_copied(way: Any) -> None:
+    with pytest.raises(TypeError, match="an AskTell holds files, so it cannot be pickled or copied"):
+        way(AskTell(offrank.ARS, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "line"),
+    [
+        ({"observations": np.full((6, 2), 1e40)}, EpisodeError, r"observation of 1e\+40, too large to learn from"),
+        ({"rewards": np.full(5, 1e99)}, EpisodeError, r"reward of 1e\+99, too large to learn from"),
+        ({"rewards": [10**400] * 5}, UsageError, "rewards are not an array of numbers"),
+        ({"actions": np.full((5, 2), 1e60)}, UsageError, r"actions are not finite, or beyond 1e\+30"),
+        ({"terminated": "False"}, UsageError, "terminated = 'False': must be True or False"),
+        ({"truncated": np.array([True, False])}, UsageError, "truncated = .*: must be True or False"),
+    ],
+)
+def test_what_critics_cannot_learn_from_is_refused(
+    told: dict[str, Any], error: type[Exception], line: str, tmp_path: Path
+) -> None:
+    """Critics compute in single precision: what they cannot hold would make the journal useless."""
+    good: dict[str, Any] = {"rewards": np.ones(5), "observations": np.ones((6, 2))}
+    settings: dict[str, Any] = {"horizon": 5, "low": -1.0, "high": 1.0, "journal": tmp_path / "j"}
+    run = AskTell(offrank.Guided, 2, 2, **settings)
+    episode = run.ask()[0]
+    with pytest.raises(error, match=line):
+        run.tell(episode, **(good | told))
+    run.tell(episode, **good)  # nothing of it was stored
 
 
 def test_the_newer_of_two_objects_goes_on_with_a_journal(tmp_path: Path) -> None:

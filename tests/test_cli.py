@@ -105,6 +105,18 @@ def test_too_few_steps_to_learn_anything_are_said_at_once(steps, said, offrank) 
     assert ("guided needs more than 30 steps (warmup_steps) to learn anything" in done.err) == said
 
 
+def test_a_warning_of_the_command_is_one_line() -> None:
+    code = "import sys, warnings; from offrank.cli import main; sys.argv = ['offrank', '--version']; main(); "
+    said = subprocess.run([sys.executable, "-c", code + "warnings.warn('lost')"], capture_output=True, text=True)
+    assert said.stderr == "offrank: lost\n"
+
+
+def test_what_needs_more_memory_than_there_is_is_one_line(offrank) -> None:
+    offrank("train", "LQR", "--algo", "guided", "--set", "hidden=900000").complains(
+        "out of memory: Unable to", status=1
+    )
+
+
 # --- bad input: one line, status 2
 
 
@@ -124,10 +136,10 @@ def test_too_few_steps_to_learn_anything_are_said_at_once(steps, said, offrank) 
         (["train", "Swimmer-v3", "--horizon", "99999999999999999999"], ["horizon = 1", "at most 100,000,000"]),
         (
             ["train", "Swimmer-v3", "--algo", "op-ars", "--set", "bandwidth=1e-300"],
-            ["bandwidth = 1e-300", "from 1e-100"],
+            ["bandwidth = 1e-300", "from 1e-30"],
         ),
-        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "step_size=1e300"], ["step_size = 1e+300", "to 1e+100"]),
-        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "noise_std=1e300"], ["noise_std = 1e+300", "to 1e+100"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "step_size=1e300"], ["step_size = 1e+300", "to 1e+30"]),
+        (["train", "Swimmer-v3", "--algo", "op-ars", "--set", "noise_std=1e300"], ["noise_std = 1e+300", "to 1e+30"]),
         (["train", "toy_envs:NoObservationSpace-v0"], ["NoObservationSpace has no observation_space"]),
         (["train", "toy_envs:Picture-v0"], ["(8, 8, 3)", "not supported: images", "FlattenObservation"]),
         (["train", "shimmy:dm_control/walker-walk-v0"], ["cannot import 'shimmy'", "pip install 'shimmy[dm-control]'"]),

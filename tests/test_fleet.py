@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,20 @@ def test_a_fleet_takes_a_name_not_an_environment() -> None:
 def test_a_fleet_says_what_is_wrong_with_its_limits(given: dict[str, Any], line: str) -> None:
     with pytest.raises(UsageError, match=re.escape(line)):
         offrank.Fleet("LQR", "ars", [0]).learn(**given)
+
+
+@pytest.mark.parametrize(
+    ("algos", "line"),
+    [(5, "algos = 5: must be the name"), (None, "algos = None: must be"), ([5], "unknown algorithm 5")],
+)
+def test_algorithms_of_a_fleet_are_names(algos: Any, line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        offrank.Fleet("LQR", algos, [0])
+
+
+def test_a_fleet_says_that_it_cannot_be_pickled() -> None:
+    with pytest.raises(TypeError, match="a fleet holds threads and files, so it cannot be pickled or copied"):
+        pickle.dumps(offrank.Fleet("LQR", "ars", [0]))
 
 
 def test_policies_are_compared_in_a_grid(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,43 @@ class NoObservationSpace(Point):
     def __init__(self) -> None:
         super().__init__()
         del self.observation_space
+
+
+class Misbehaving(Point):
+    """Does something unusual at its third step."""
+
+    def __init__(self, how: str):
+        super().__init__()
+        self.how, self.steps = how, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        self.steps = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        self.steps += 1
+        if self.steps < 3:
+            return observation, reward, terminated, truncated, info
+        if self.how == "exit":
+            sys.exit(0)
+        if self.how == "unprintable":
+            raise Unprintable
+        if self.how == "base":
+            raise BaseException("that nobody catches")
+        if self.how == "move":
+            os.chdir("/")
+        return {
+            "text": (observation, "5", terminated, truncated, info),
+            "flag": (observation, reward, "False", truncated, info),
+            "complex": (observation * 1j, reward, terminated, truncated, info),
+            "glitch": (observation * 1e40, reward, terminated, truncated, info),
+        }.get(self.how, (observation, reward, terminated, truncated, info))
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
 
 
 class Picture(Point):
@@ -269,6 +307,7 @@ ENVIRONMENTS = {
     "Choice-v0": Choice,
     "Choices-v0": Choices,
     "NoObservationSpace-v0": NoObservationSpace,
+    "Misbehaving-v0": Misbehaving,
     "Picture-v0": Picture,
     "ComplexReward-v0": ComplexReward,
     "WordAction-v0": WordAction,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn, Self
 from numpy.typing import ArrayLike
 
 from offrank.core.arrays import FloatArray, IntArray
-from offrank.core.checks import check_path
+from offrank.core.checks import check_flag, check_path, check_seconds
 from offrank.core.errors import UsageError
 from offrank.display.plots import plot_runs
 from offrank.display.progress import drive_shown
@@ -71,6 +71,7 @@ class Agent:
         **hyperparameters: Any,
     ):
         check_pool(threads, workers, gpu, cluster, episode_seconds)
+        check_flag("clip_actions", clip_actions, optional=True)
         task = env if isinstance(env, str) else _name_of(env)
         known, init = task if isinstance(env, str) else None, initial_policy(init)
         recipe = resolve(known, self.algo, ranker, hyperparameters, policy, init)
@@ -168,6 +169,7 @@ class Agent:
             else:
                 make_folder(folder)
                 run.move_to(folder)
+        check_seconds("checkpoint_seconds", checkpoint_seconds)
         run.config, run.checkpoint_seconds = config, checkpoint_seconds
         run.callbacks = callbacks
         drive_shown([run], engine, sys.stderr, progress)
@@ -186,7 +188,7 @@ class Agent:
         """
         try:
             return self.policy.predict(observation), None
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             if isinstance(error, UsageError):
                 raise
             raise UsageError(

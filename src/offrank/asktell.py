@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from offrank.agents import Agent
 from offrank.algorithms import ALGORITHMS
 from offrank.core.arrays import FloatArray, IntArray
-from offrank.core.checks import check_path, check_whole
+from offrank.core.checks import LARGEST, check_flag, check_path, check_whole
 from offrank.core.errors import EpisodeError, FileFormatError, UsageError
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role
@@ -99,13 +99,15 @@ class AskTell:
         init: str | Path | TrainedPolicy | None = None,
         **hyperparameters: Any,
     ):
-        if not (isinstance(algorithm, type) and issubclass(algorithm, Agent)):
+        if not (isinstance(algorithm, type) and issubclass(algorithm, Agent) and hasattr(algorithm, "algo")):
             raise UsageError(f"algorithm = {algorithm!r}: give the class, such as offrank.OPARS or offrank.ARS")
         obs_dim, act_dim = check_whole("obs_dim", obs_dim, 1), check_whole("act_dim", act_dim, 1)
         horizon, seed = check_whole("horizon", horizon, 1), check_whole("seed", seed)
         low, high = _bounds(low, high, act_dim)
+        check_flag("discrete", discrete)
         space = Space(obs_dim, act_dim, horizon, discrete, low=low, high=high)
         self._journal = None if journal is None else check_path("journal", journal)
+        self._closed = False
         init = initial_policy(init)
         gentle = getattr(ALGORITHMS[algorithm.algo].settings, "on_a_robot", {})
         recipe = resolve(None, algorithm.algo, ranker, gentle | hyperparameters, policy, init)
@@ -208,10 +210,14 @@ class AskTell:
         Raises:
             UsageError: it was not asked for, was told before, or the arrays do not fit; or another AskTell goes on with
                 the journal.
-            EpisodeError: a reward or an observation is not finite, or beyond 1e100.
+            EpisodeError: a reward or an observation is not finite, or beyond 1e30.
         """
+        if self._closed:
+            raise UsageError("this AskTell is closed: make another one, with the same journal")
         self._check_owner()
         self._check_asked(episode)
+        check_flag("terminated", terminated)
+        check_flag("truncated", truncated)
         trajectory = self._checked(episode, rewards, observations, terminated, truncated, actions)
         if self._journal is not None:  # written first: from here on the episode is never asked for again
             arrays = {"observations": trajectory.observations, "rewards": trajectory.rewards}
@@ -225,7 +231,11 @@ class AskTell:
 
     def close(self) -> None:
         """Close the journal. All told episodes are already stored in it."""
+        self._closed = True
         self._run.close()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("an AskTell holds files, so it cannot be pickled or copied: make another one, with a journal")
 
     # --- the owner of the journal
 
@@ -234,12 +244,12 @@ class AskTell:
         may be run twice. (Other processes are kept out by the folder's lock.)"""
         if self._journal is None:
             return
-        before, _owners[self._journal.absolute()] = _owners.get(self._journal.absolute()), self
+        before, _owners[self._journal.resolve()] = _owners.get(self._journal.resolve()), self
         if before is not None:
             before._run.lose_folder()
 
     def _check_owner(self) -> None:
-        if self._journal is not None and _owners.get(self._journal.absolute()) is not self:
+        if self._journal is not None and _owners.get(self._journal.resolve()) is not self:
             raise UsageError(f"another AskTell goes on with {self._journal}: use that one")
 
     # --- pending episodes
@@ -372,8 +382,8 @@ class AskTell:
             raise UsageError("actions are for robots with continuous ones: the action space is discrete")
         if a.shape != (T, space.act_dim):
             raise UsageError(f"actions of shape {a.shape}: expected ({T}, {space.act_dim}) for {T} rewards")
-        if not np.isfinite(a).all():
-            raise UsageError("actions are not finite")
+        if not (np.abs(a) <= LARGEST).all():
+            raise UsageError(f"actions are not finite, or beyond {LARGEST:g}")
         return a
 
 
@@ -383,7 +393,7 @@ def _numbers(name: str, values: ArrayLike) -> FloatArray:
         if given.dtype.kind not in "biufO":
             raise TypeError(f"they are of type {given.dtype}")
         return np.array(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{name} are not an array of numbers: {error}") from error
 
 

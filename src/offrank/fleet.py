@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from offrank.algorithms import RECOMMENDED
 from offrank.algorithms.learning.device import check_lessons
@@ -77,6 +77,8 @@ class Fleet:
             )
         if not isinstance(seeds, Iterable):
             raise UsageError(f"seeds = {seeds!r}: must be a list of numbers, such as range(8)")
+        if not isinstance(algos, Iterable):
+            raise UsageError(f"algos = {algos!r}: must be the name of an algorithm, or several")
         algos, seeds, grid = [algos] if isinstance(algos, str) else list(algos), list(seeds), dict(grid or {})
         for name, values in grid.items():
             if isinstance(values, str) or not isinstance(values, Iterable):
@@ -193,6 +195,9 @@ class Fleet:
     def best_policies(self) -> list[TrainedPolicy]:
         """The best policy of each run, by its evaluations."""
         return [run.best_of_all[1] for run in self.runs]
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a fleet holds threads and files, so it cannot be pickled or copied: train with out=")
 
     def close(self) -> None:
         """Release the engine's threads, processes and memory."""

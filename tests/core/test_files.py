@@ -9,6 +9,7 @@ import struct
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import pytest
 
 from offrank.cli import main
 from offrank.core.errors import FileFormatError, UsageError
-from offrank.core.files import digest, load_arrays, save_arrays
+from offrank.core.files import digest, load_arrays, read_json, save_arrays
+from offrank.policies.trained import TrainedPolicy
+from offrank.runs.metrics import MetricsFile, read_metrics
 from offrank.runs.segments import load_in_segments
 
 POLICY = Path(__file__).parents[1] / "policies" / "Swimmer-v3-trained.offrank"
@@ -155,10 +158,26 @@ def test_a_configuration_of_other_types_is_refused(name: str, value: Any, tmp_pa
         lambda a: a.update({"policy.first": np.zeros(3)}),
         lambda a: a.update({"policy.shape": np.zeros((2, 2, 2), int)}),
         lambda a: a.update({"policy.shape": np.array([7, 7])}),
+        lambda a: a.update({"policy.shape": np.array([-1, -len(a["policy.low"])])}),
+        lambda a: a.update({"policy.shape": np.array([np.inf])}),
+        lambda a: a.update({"policy.first": np.array(np.inf)}),
+        lambda a: a.update({"policy.choices": np.array([np.inf])}),
+        lambda a: a.update({"policy.discrete": np.array(np.nan)}),
+        lambda a: a.update({"policy.kind": np.frombuffer(b"[" * 200_000, dtype=np.uint8)}),
+        lambda a: a.update({"policy.kind": np.frombuffer(b'{"name": "linear", "n": -8, "p": 2}', dtype=np.uint8)}),
+        lambda a: a.pop("policy.high"),
+        lambda a: a.update({"policy.low": np.full_like(a["policy.low"], np.nan)}),
+        lambda a: a.update({"policy.low": a["policy.high"] + 1}),
+        lambda a: a.update({"policy.dtype": np.zeros(0, dtype=bool)}),
+        lambda a: a.update({"policy.scale": np.full_like(a["policy.scale"], 1e300)}),
+        lambda a: a.update({"policy.scale": np.full_like(a["policy.scale"], -1.0)}),
     ],
 )
 def test_a_policy_with_other_arrays_is_refused(change: Callable[[Any], Any], tmp_path: Path, capsys) -> None:
     arrays, meta = content()
+    policy = TrainedPolicy.from_arrays(arrays)
+    arrays = replace(policy, low=-np.ones(policy.kind.p), high=np.ones(policy.kind.p)).arrays()
+    assert TrainedPolicy.from_arrays(arrays).high is not None
     change(arrays)
     refused(write(tmp_path / "a.offrank", arrays, json.dumps(meta).encode()), capsys)
 
@@ -169,6 +188,38 @@ def test_the_comment_of_the_archive_is_the_hash_of_all_before_it(tmp_path: Path)
         comment = archive.comment
     data = (tmp_path / "a.npz").read_bytes()
     assert data.endswith(comment) and comment == hashlib.sha256(data[: -len(comment)]).hexdigest().encode()
+
+
+def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(tmp_path: Path) -> None:
+    """A run folder may be a stranger's."""
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / ".a.npz.part").symlink_to(tmp_path / "victim")
+    save_arrays(tmp_path / "a.npz", "policy", {"x": np.arange(5.0)}, {})
+    assert (tmp_path / "victim").read_text() == "precious" and not (tmp_path / "a.npz").is_symlink()
+    assert load_arrays(tmp_path / "a.npz", "policy")[1]["x"][4] == 4.0
+
+
+def test_metrics_that_are_a_link_are_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "victim")
+    with pytest.raises(UsageError, match=r"metrics.jsonl is a link"):
+        MetricsFile(tmp_path / "metrics.jsonl")
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+@pytest.mark.parametrize("text", [b"[" * 200_000 + b"\n", b"\0" * 3_000_000])
+def test_metrics_of_one_endless_line_or_deep_brackets_are_damaged(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(text)
+    with pytest.raises(FileFormatError, match="a line is not JSON"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_a_configuration_of_deep_brackets_is_damaged_and_a_device_is_none(tmp_path: Path, capsys) -> None:
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    with pytest.raises(FileFormatError, match="it is not JSON"):
+        read_json(tmp_path / "config.json")
+    assert main(["train", "Swimmer-v3", "--config", "/dev/zero"]) == 2
+    assert capsys.readouterr().err == "offrank: cannot read /dev/zero: it is not a file\n"
 
 
 def test_a_device_is_not_read(capsys) -> None:

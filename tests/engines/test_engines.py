@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+import offrank
 from helpers import pair_request, request_of, same_rollouts
 from offrank.core.candidates import These
 from offrank.core.errors import EngineError, EpisodeError, UsageError
@@ -358,6 +359,13 @@ def test_horizon_is_the_environments_own() -> None:
     [
         ("toy_envs:Nan-v0", {}, r"non-finite reward \(nan\).*step 5"),
         ("toy_envs:Raise-v0", {}, r"the environment raised ZeroDivisionError.*step 3"),
+        ("toy_envs:Misbehaving-v0", {"how": "exit"}, r"the environment raised SystemExit: 0 .*step 2"),
+        ("toy_envs:Misbehaving-v0", {"how": "base"}, r"raised BaseException: that nobody catches .*step 2"),
+        ("toy_envs:Misbehaving-v0", {"how": "unprintable"}, r"the environment raised Unprintable .*step 2"),
+        ("toy_envs:Misbehaving-v0", {"how": "text"}, r"a reward of type str, '5': it must be a number .*step 2"),
+        ("toy_envs:Misbehaving-v0", {"how": "flag"}, r"terminated = 'False': it must be true or false .*step 2"),
+        ("toy_envs:Misbehaving-v0", {"how": "complex"}, r"an observation of type complex128: it must be real .*step 2"),
+        ("toy_envs:Misbehaving-v0", {"how": "glitch"}, r"observation of .*too large to learn from .*step 3"),
     ],
 )
 def test_a_bad_episode_stops_with_its_seed_and_step(workers: int, env: str, env_args: dict, says: str) -> None:
@@ -366,6 +374,13 @@ def test_a_bad_episode_stops_with_its_seed_and_step(workers: int, env: str, env_
         engine.run(small(engine, 1, seed=40))
     assert caught.value.seed in (40, 41)
     engine.close()
+
+
+def test_an_environment_that_changes_the_folder_does_not_move_the_run(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    learner = offrank.ARS("toy_envs:Misbehaving-v0", workers=0, env_args={"how": "move"})
+    learner.learn(iterations=1, eval_every=0, out="run")
+    assert Path.cwd() == tmp_path and (tmp_path / "run" / "final.offrank").is_file()
 
 
 def test_a_crashed_worker_is_replaced_and_its_episode_rerun_with_the_same_bits(tmp_path: Path) -> None:

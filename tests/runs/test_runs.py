@@ -750,6 +750,10 @@ def test_a_worker_in_an_environment_that_hangs_ends_when_its_run_was_killed(tmp_
         ("normalizer_mean", lambda a: a[:-1], "normalizer_mean of shape"),
         ("normalizer_m2", lambda a: -1 - a, "normalizer_m2 is negative"),
         ("memory.owed", lambda a: None, "it has no memory.owed"),
+        ("memory.replay.written", lambda a: a // 2, "memory.replay has more rows than were written"),
+        ("counters", lambda a: a.astype(float), "counters of type float64"),
+        ("counters", lambda a: a + np.array([1, 0, 0, 0, 0], dtype=np.uint64), "counters are not those of the run"),
+        ("counters", lambda a: a + np.array([0, 0, 2**60, 0, 0], dtype=np.uint64), "counters are not those of the run"),
     ],
 )
 def test_a_checkpoint_whose_arrays_are_of_another_size_is_refused(
@@ -765,6 +769,16 @@ def test_a_checkpoint_whose_arrays_are_of_another_size_is_refused(
         arrays[f"state.{name}"] = changed
     save_arrays(path, "run", arrays, meta)
     with pytest.raises(FileFormatError, match=rf"agent.offrank is not a whole checkpoint: .*{says}"):
+        offrank.load(path, workers=0)
+
+
+@pytest.mark.parametrize("table", [np.ones((1, 5), dtype=np.float32), np.ones(5), np.full((1, 5), 1e300)])
+def test_a_checkpoint_with_other_evaluations_is_refused(tmp_path: Path, table: Any) -> None:
+    path = tmp_path / "agent.offrank"
+    offrank.ARS("toy_envs:Point-v0", workers=0).learn(iterations=1, eval_every=0).save(path)
+    _, arrays, meta = load_arrays(path, "run")
+    save_arrays(path, "run", arrays | {"evaluations": table}, meta)
+    with pytest.raises(FileFormatError, match="its evaluations are not a table of numbers"):
         offrank.load(path, workers=0)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -54,6 +55,8 @@ def build_parser(*wanted: str) -> tuple[Parser, dict[str, Parser]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:  # the command, not a call of this function
+        warnings.formatwarning = _warning_line
     if words == ["--version"]:
         from offrank.core.version import VERSION
 
@@ -93,6 +96,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _print_error(error, 1)
+    except MemoryError as error:
+        return _print_error(OffrankError(f"out of memory: {str(error) or 'the settings ask for too much'}"), 1)
+
+
+def _warning_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"offrank: {message}\n"
 
 
 def _print_error(error: Exception, status: int) -> int:

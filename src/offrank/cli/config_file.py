@@ -12,6 +12,7 @@ from offrank.algorithms import ALGORITHMS
 from offrank.algorithms.base import Episodes
 from offrank.cli.options import Parser, setting
 from offrank.core.errors import UsageError, did_you_mean
+from offrank.core.files import check_regular
 from offrank.engines import native_name
 from offrank.runs.opening import read_config
 from offrank.runs.saved import ASK_TELL, foreign_module
@@ -64,6 +65,7 @@ def _given(args: argparse.Namespace, flag: argparse.Action) -> bool:
 
 
 def _of_toml(path: Path) -> dict[str, Any]:
+    check_regular(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -7,9 +7,14 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from offrank.core.errors import UsageError
 
-SMALLEST, LARGEST = 1e-100, 1e100  # of a scale; the largest is also that of rewards and observations
+# of a scale; the largest is also that of rewards, observations and actions, whose single precision ends at 3e38
+SMALLEST, LARGEST = 1e-30, 1e30
+MOST_COUNT = 1_000_000_000  # of a setting that is a whole number
+MOST_NAME = 255  # bytes of the name of a file or folder
 
 
 def is_number(value: Any) -> bool:
@@ -28,11 +33,26 @@ def check_whole(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) ->
     return int(value)
 
 
+def check_seconds(name: str, value: Any) -> None:
+    """A number of seconds, from 0 on."""
+    if not (is_number(value) and value >= 0):
+        raise UsageError(f"{name} = {value!r}: must be a number of seconds, from 0 on")
+
+
 def check_path(name: str, value: Any) -> Path:
     """A path, given as such or as text."""
     if not isinstance(value, str | os.PathLike):
         raise UsageError(f"{name} = {value!r}: must be a path, such as 'runs/mine'")
-    return Path(value)
+    path = Path(value)
+    if "\0" in str(path) or any(len(os.fsencode(part)) > MOST_NAME for part in path.parts):
+        raise UsageError(f"{name} = {str(path)!r:.80}: no file can have this name")
+    return path
+
+
+def check_flag(name: str, value: Any, optional: bool = False) -> None:
+    """True or False, of Python or NumPy; or, if optional, None."""
+    if not isinstance(value, bool | np.bool_) and not (optional and value is None):
+        raise UsageError(f"{name} = {value!r}: must be True or False" + (", or None" if optional else ""))
 
 
 def check_kind(name: str, value: Any, kind: type[Any], example: str) -> None:

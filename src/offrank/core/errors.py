@@ -86,7 +86,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Case is ignored, and so is a version suffix that only the known name has.
     """
-    known = list(known)
+    known, name = list(known), str(name)
     folded: dict[str, str] = {}
     for k in known:  # of several versions of a name, the first one listed is suggested
         folded.setdefault(k.casefold(), k)

@@ -42,10 +42,11 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -
     Raises:
         OffrankError: the file cannot be written; the old content is intact.
     """
-    part = path.with_name(f".{path.name}.part")  # a fixed name: leftovers of a crash are overwritten the next time
+    part = path.with_name(f".{path.name}.part")  # a fixed name: leftovers of a crash are removed the next time
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w+b") as file:
+        part.unlink(missing_ok=True)
+        with part.open("x+b") as file:  # a new file: a link of that name would lead elsewhere
             content(file) if callable(content) else file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -67,6 +68,12 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(data, indent=2, default=_plain) + "\n").encode())
 
 
+def check_regular(path: Path) -> None:
+    """Raise UsageError for a device or a pipe, which may have no end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UsageError(f"cannot read {path}: it is not a file")
+
+
 def parse_json(path: Path) -> Any:
     """The content of a JSON file.
 
@@ -74,11 +81,12 @@ def parse_json(path: Path) -> Any:
         UsageError: the file cannot be read.
         FileFormatError: it is not JSON.
     """
+    check_regular(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is damaged: it is not JSON") from error
 
 
@@ -119,8 +127,7 @@ def load_arrays(path: Path, *kinds: str) -> tuple[str, Memory, dict[str, Any]]:
         UsageError: there is no such file.
         FileFormatError: it is truncated, damaged, altered, too large, or not written by offrank.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():  # a device or a pipe may have no end
-        raise UsageError(f"cannot read {path}: it is not a file")
+    check_regular(path)
     try:
         file = path.open("rb")
     except OSError as error:

@@ -38,6 +38,8 @@ class State:
 
     @staticmethod
     def from_arrays(arrays: Memory) -> State:
+        if arrays["counters"].dtype != np.uint64:
+            raise ValueError(f"counters of type {arrays['counters'].dtype}, not uint64")
         seed, iteration, steps, episodes, count = (int(c) for c in arrays["counters"])
         normalizer = Normalizer(count, arrays["normalizer_mean"], arrays["normalizer_m2"])
         return State(seed, normalizer, iteration, steps, episodes, part(arrays, "memory."))
@@ -49,6 +51,8 @@ class State:
         Raises:
             ValueError: it cannot.
         """
+        if self.seed != start.seed or max(self.iteration, self.steps, self.episodes, self.normalizer.count) >= 2**53:
+            raise ValueError("its counters are not those of the run")
         given, known = self.arrays(), start.arrays()
         rows = {prefix: len(given[f"{prefix}ahead"]) for prefix in tables(known) if f"{prefix}ahead" in given}
         for name, first in known.items():
@@ -70,6 +74,8 @@ class State:
         if (self.normalizer.m2 < 0).any():
             raise ValueError("normalizer_m2 is negative")
         for prefix, count in rows.items():
+            if given.get(f"{prefix}{WRITTEN}", count) < count:
+                raise ValueError(f"{prefix.removesuffix('.')} has more rows than were written")
             ahead = given[f"{prefix}ahead"]
             if count and (ahead.min() < 0 or (np.arange(count) + ahead).max() >= count):
                 raise ValueError(f"a transition of {prefix.removesuffix('.')} ends beyond its last row")

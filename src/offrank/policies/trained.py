@@ -10,15 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from offrank.core.arrays import FloatArray, IntArray, Memory
+from offrank.core.checks import LARGEST, check_whole
 from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import digest, save_arrays
 from offrank.core.normalizer import Whitening
 from offrank.core.policy import Policy
 from offrank.core.space import Space
 from offrank.policies import make_policy
+
+# of actions
+DTYPES = ("float64", "float32", "float16", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+
+
+def _whole(array: NDArray[Any]) -> NDArray[Any]:
+    """Raise ValueError unless it is of whole numbers."""
+    if array.dtype.kind not in "biu":
+        raise ValueError(f"whole numbers of type {array.dtype}")
+    return array
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,8 @@ class TrainedPolicy:
 
     def raw(self, observation: ArrayLike) -> FloatArray:
         """The outputs (p,) at an observation (n,), or (E, p) at (E, n): neither clipped nor turned into an index."""
+        if np.iscomplexobj(observation):
+            raise UsageError("a complex observation: it must be real")
         states = np.asarray(observation, dtype=np.float64)
         n = self.kind.n
         if states.ndim not in (1, 2) or states.shape[-1] != n:
@@ -114,21 +127,22 @@ class TrainedPolicy:
                 p, n = arrays["policy.M"].shape
                 kind, theta = make_policy("linear", n, p), np.ascontiguousarray(arrays["policy.M"]).ravel()
             else:
-                kind = make_policy(**json.loads(arrays["policy.kind"].tobytes()))
+                named = json.loads(arrays["policy.kind"].tobytes())
+                kind = make_policy(named["name"], *(check_whole(size, named[size], 1) for size in ("n", "p")))
                 theta = arrays["policy.theta"]
             policy = TrainedPolicy(
                 kind,
                 theta,
                 Whitening(arrays["policy.mean"], arrays["policy.scale"]),
-                bool(arrays["policy.discrete"]),
-                int(arrays["policy.first"]),
+                bool(_whole(arrays["policy.discrete"])),
+                int(_whole(arrays["policy.first"])),
                 arrays.get("policy.low"),
                 arrays.get("policy.high"),
-                tuple(int(size) for size in arrays["policy.shape"]) if "policy.shape" in arrays else None,
+                tuple(map(int, _whole(arrays["policy.shape"]))) if "policy.shape" in arrays else None,
                 str(arrays["policy.dtype"].dtype),
-                tuple(int(count) for count in arrays.get("policy.choices", ())),
+                tuple(map(int, _whole(arrays["policy.choices"]))) if "policy.choices" in arrays else (),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise FileFormatError(f"this holds no policy that can be read: {error}") from error
         policy.check()
         return policy
@@ -136,6 +150,8 @@ class TrainedPolicy:
     def check(self) -> None:
         """Raise FileFormatError unless every array has the size and type that the kind of policy requires."""
         n, p, d = self.kind.n, self.kind.p, self.kind.size
+        if (self.low is None) != (self.high is None):
+            raise FileFormatError("actions have one bound and not the other")
         sizes = [("theta", self.theta, d), ("mean", self.whitening.mean, n), ("scale", self.whitening.scale, n)]
         sizes += [(name, bound, p) for name, bound in (("low", self.low), ("high", self.high)) if bound is not None]
         for name, values, size in sizes:
@@ -143,12 +159,21 @@ class TrainedPolicy:
                 given = f"{name} of shape {values.shape} and type {values.dtype}"
                 raise FileFormatError(f"{given}: a policy {self.kind.name} needs {size} float64 numbers")
         has = f"{len(self.choices)} choices" if self.choices else f"{p} outputs"
-        if self.shape is not None and math.prod(self.shape) != (len(self.choices) or p):
+        if self.shape is not None and (
+            min(self.shape, default=1) < 1 or math.prod(self.shape) != (len(self.choices) or p)
+        ):
             raise FileFormatError(f"actions of shape {self.shape}: the policy has {has}")
         if self.choices and (not self.discrete or min(self.choices) < 1 or sum(self.choices) != p):
             raise FileFormatError(f"choices {self.choices} of a discrete action: the policy has {p} outputs")
-        if not all(np.isfinite(values).all() for values in (self.theta, self.whitening.mean, self.whitening.scale)):
-            raise FileFormatError("a parameter of the policy is not finite")
+        for values in (self.theta, self.whitening.mean, self.whitening.scale):
+            if not (np.abs(values) <= LARGEST).all():
+                raise FileFormatError(f"a parameter of the policy is not finite, or beyond {LARGEST:g}")
+        if (self.whitening.scale < 0).any():
+            raise FileFormatError("a scale of the normaliser is negative")
+        if self.low is not None and self.high is not None and not (self.low <= self.high).all():
+            raise FileFormatError("a lower bound of the actions is not below the upper one")
+        if self.dtype not in DTYPES:
+            raise FileFormatError(f"actions of type {self.dtype}: they are of {', '.join(DTYPES)}")
 
     def save(self, path: Path, meta: Mapping[str, Any]) -> None:
         save_arrays(path, "policy", self.arrays(), meta)

@@ -11,10 +11,10 @@ from typing import Any, get_type_hints
 from offrank.algorithms import ALGORITHMS
 from offrank.algorithms.base import Algorithm, Episodes
 from offrank.algorithms.rankers import MemberRanker, Ranker
-from offrank.core.checks import LARGEST, check_whole, is_number
+from offrank.core.checks import LARGEST, MOST_COUNT, check_flag, check_whole, is_number
 from offrank.core.errors import UsageError, did_you_mean
 from offrank.core.space import Space
-from offrank.engines import native_name, resolve_engine
+from offrank.engines import native_name, on_cluster, resolve_engine
 from offrank.policies import canonical, make_policy
 from offrank.policies.trained import TrainedPolicy
 from offrank.presets import GENERAL, Value, lookup
@@ -121,7 +121,7 @@ def resolve(
     Raises:
         UsageError: a name is unknown or a value is invalid.
     """
-    if algo not in ALGORITHMS:
+    if not isinstance(algo, str) or algo not in ALGORITHMS:
         raise UsageError(f"unknown algorithm {algo!r}: one of {', '.join(ALGORITHMS)}{did_you_mean(algo, ALGORITHMS)}")
     task = task and native_name(task)
     entry = ALGORITHMS[algo]
@@ -194,9 +194,11 @@ def convert(name: str, value: Any, to: type) -> Any:
         number = float(text)
         if not math.isfinite(number) or (to is int and number != int(number)):
             raise ValueError
-        return to(number)
     except (KeyError, ValueError):
         raise UsageError(f"{name} = {text}: must be {wanted}") from None
+    if to is int and abs(number) > MOST_COUNT:
+        raise UsageError(f"{name} = {text}: must be at most {MOST_COUNT:,}")
+    return to(number)
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name in ("seed", "horizon", "steps", "iterations", *EVALUATION):
             if (value := getattr(self, name)) is not None or name not in LEFT_OUT:
-                check_whole(name, value, 0 if name in FROM_ZERO else 1, MAX_HORIZON if name == "horizon" else 2**63 - 1)
+                most = MAX_HORIZON if name == "horizon" else 2**63 - 1
+                whole = check_whole(name, value, 0 if name in FROM_ZERO else 1, most)
+                object.__setattr__(self, name, whole)  # 5.0 is 5
+        check_flag("clip_actions", self.clip_actions, optional=True)
         if self.eval_steps is not None and self.eval_every != EVAL_EVERY:
             raise UsageError("give eval_every or eval_steps, not both")
         if self.confirm_episodes != 0 and self.confirm_episodes <= self.eval_episodes:
@@ -277,6 +282,8 @@ class RunConfig:
             if needed <= set(data) <= known:
                 config = RunConfig(**data)
                 if not all(isinstance(getattr(config, name), kind) for name, kind in STORED.items()):
+                    raise TypeError
+                if on_cluster(config.engine):  # a run's engine is that of the cluster's workers
                     raise TypeError
                 kept = {k: v for k, v in config.hyperparameters.items() if k not in REMOVED or v != REMOVED[k]}
                 return replace(config, hyperparameters=_defaults(config.algo, config.ranker) | kept)

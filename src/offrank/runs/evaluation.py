@@ -15,6 +15,8 @@ from offrank.core.space import Space
 from offrank.engines.base import Engine
 from offrank.policies.trained import TrainedPolicy
 
+MOST_EPISODES = 10_000_000
+
 
 def evaluate_policy(
     policy: TrainedPolicy, engine: Engine, episodes: int = 100, seed: int = 0, horizon: int | None = None
@@ -28,7 +30,7 @@ def evaluate_policy(
         UsageError: the policy does not fit the environment, or a number is invalid.
         EpisodeError: an episode failed.
     """
-    episodes, seed = check_whole("episodes", episodes, 1), check_whole("seed", seed)
+    episodes, seed = check_whole("episodes", episodes, 1, MOST_EPISODES), check_whole("seed", seed)
     check_sizes(policy, engine.space)
     index = np.arange(episodes)
     rollouts = engine.run(

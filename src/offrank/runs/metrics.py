@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from offrank.core.arrays import Metrics
-from offrank.core.checks import LARGEST
-from offrank.core.errors import FileFormatError, OffrankError
+from offrank.core.errors import FileFormatError, OffrankError, UsageError
 
-MOST = 1e20 * LARGEST  # of a number in a record: a return is the sum of many rewards
+MOST = 1e120  # of a number in a record
+LONGEST = 1 << 20  # bytes of a line
 NUMBERS = ("iteration", "steps", "return_mean", "wall_s")  # that every record has
 
 
@@ -22,11 +22,14 @@ class MetricsFile:
 
     Raises:
         FileFormatError: the file is shorter than `size`.
+        UsageError: it is a link.
         OffrankError: it cannot be written.
     """
 
     def __init__(self, path: Path, size: int = 0):
         self.path = path
+        if path.is_symlink():
+            raise UsageError(f"{path} is a link to another file: it would be cut and written to")
         try:
             self._file = path.open("r+b" if path.exists() else "w+b")
             end = self._file.seek(0, os.SEEK_END)
@@ -90,10 +93,15 @@ def read_metrics(path: Path) -> list[Metrics]:
     Raises:
         FileFormatError: a line is not a record of a run.
     """
-    lines = path.read_bytes().split(b"\n")[:-1]
     try:
-        found = [json.loads(line) for line in lines if line]
-    except ValueError as error:
+        with path.open("rb") as file:
+            lines = iter(lambda: file.readline(LONGEST), b"")
+            found = [
+                json.loads(line) for line in lines if line != b"\n" and (line.endswith(b"\n") or len(line) == LONGEST)
+            ]
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is damaged: a line is not JSON") from error
     for number, record in enumerate(found, start=1):
         if not _is_record(record):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from offrank.core.checks import check_seconds
 from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError
 from offrank.core.files import read_json
 from offrank.core.space import Space
@@ -114,6 +115,7 @@ def open_run(
         UsageError: the folder holds a run and `resume` is false, or holds another run.
         BusyError: another process is writing to the folder.
     """
+    check_seconds("checkpoint_seconds", checkpoint_seconds)
     run = Run(config, space, folder, callbacks, checkpoint_seconds, init)
     if folder is None:
         return run

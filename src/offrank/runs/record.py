@@ -19,6 +19,7 @@ from offrank.core.version import versions
 from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig
 from offrank.runs.folder import BEST, CHECKPOINT, FINAL, RESULT, folder_name
+from offrank.runs.metrics import MOST
 from offrank.runs.segments import Segments, load_in_segments, save_in_segments, segments_of
 
 
@@ -183,7 +184,10 @@ class Record:
         state = State.from_arrays(part(arrays, "state."))
         state.check(self.algorithm.start(self.config.seed))
         self.state = state
-        self.evaluations = [_evaluation(*row) for row in arrays["evaluations"]]
+        table = arrays["evaluations"]
+        if table.dtype != np.float64 or table.ndim != 2 or not (np.abs(table) <= MOST).all():
+            raise ValueError("its evaluations are not a table of numbers")
+        self.evaluations = [_evaluation(*row) for row in table]
         self.best, final = None, meta.get("final")
         self.final = None if final is None else _evaluation(*final)
         if _number(meta, "best_at") >= 0:
@@ -191,7 +195,9 @@ class Record:
             self.best = (self.evaluations[meta["best_at"]], best)
         self.evaluation_steps = int(_number(meta, "evaluation_steps"))
         self._wall_before, self._clock = float(_number(meta, "wall_s")), time.perf_counter()
-        self._metrics_size = int(_number(meta, "metrics_size"))
+        if (size := _number(meta, "metrics_size")) != int(size):
+            raise ValueError(f"its metrics_size is {size}")
+        self._metrics_size = int(size)
         self._segments = segments_of(path, meta)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from offrank.core.arrays import WRITTEN, Memory, part, prefixed, tables
+from offrank.core.checks import MOST_NAME
 from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import FORMAT, IN_SEGMENTS, digest, load_arrays, save_arrays
 from offrank.runs.folder import REPLAY
@@ -101,7 +102,7 @@ def segments_of(path: Path, meta: Mapping[str, Any]) -> Segments:
             consecutive = all(segment.first == end for segment, end in zip(segments, ends, strict=False))
             if not (whole and consecutive and 0 <= meta["rows"][table] <= ends[-1] - ends[0] <= ROWS * len(segments)):
                 raise ValueError(table)
-            if any(Path(segment.name).name != segment.name for segment in segments):
+            if any(Path(segment.name).name != segment.name or len(segment.name) > MOST_NAME for segment in segments):
                 raise ValueError(table)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileFormatError(f"{path} does not name its segments as it should") from error

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -31,6 +34,17 @@ INSTALL = {  # modules with well-known tasks
 EnvFactory = Callable[[], "gym.Env[Any, Any]"]
 
 
+@contextmanager
+def _same_folder() -> Iterator[None]:
+    """The working directory stays what it is, whatever an environment does: paths of the run are relative to it."""
+    folder = Path.cwd()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.chdir(folder)
+
+
 def registered(env_id: str, env_args: dict[str, Any]) -> EnvFactory:
     """A function that makes a registered environment. It holds the environment's specification, so it also works in a
     process where the environment is not registered.
@@ -55,9 +69,9 @@ def registered(env_id: str, env_args: dict[str, Any]) -> EnvFactory:
 
     def make() -> gym.Env[Any, Any]:
         try:
-            with quiet_mujoco():  # Gymnasium's HalfCheetah has a deprecated attribute
+            with quiet_mujoco(), _same_folder():  # Gymnasium's HalfCheetah has a deprecated attribute
                 return gym.make(spec, disable_env_checker=True, **env_args)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(f"cannot make {env_id!r}: {one_line(error)}") from error
 
     return make
@@ -114,7 +128,10 @@ class EnvRunner:
         Raises:
             UsageError: it has another size than the observation space says.
         """
-        flat = np.asarray(raw if self._plain else flatten(self._observation_space, raw), dtype=np.float64)
+        given = np.asarray(raw if self._plain else flatten(self._observation_space, raw))
+        if given.dtype.kind == "c":
+            raise UsageError(f"an observation of type {given.dtype}: it must be real")
+        flat = given.astype(np.float64)
         if flat.size != self.space.obs_dim:
             declared = self._observation_space.shape or (self.space.obs_dim,)
             raise UsageError(f"an observation of shape {flat.shape}: the observation space has the shape {declared}")
@@ -130,6 +147,7 @@ class EnvRunner:
             return output  # in float64: rounding it would change the episode
         return np.clip(output, *self._bounds).astype(self._action_space.dtype)
 
+    @_same_folder()
     def run(
         self,
         policy: Policy,
@@ -160,17 +178,20 @@ class EnvRunner:
                     raise EpisodeError("non-finite action", seed, step)
                 if noise is not None:
                     output = self.space.clip(output) + noise[step]
-                raw, reward, terminated, truncated, _ = _values("step", self.env.step(self.action(output)), STEP)
+                raw, reward, *ended, _ = _values("step", self.env.step(self.action(output)), STEP)
                 observations.append(observation)
                 rewards.append(_number(reward))
                 observation = self.observation(raw)
+                terminated, truncated = map(_flag, ("terminated", "truncated"), ended)
                 if terminated or truncated:
                     break
         except EpisodeError:
             raise
         except UsageError as error:  # what it returned does not fit
             raise EpisodeError(str(error), seed, max(step, 0)) from error
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too: an environment must not end the run
             raise EpisodeError(f"the environment raised {one_line(error)}", seed, max(step, 0)) from error
         seen, paid = np.stack(observations), np.array(rewards)
         check_finite(np.concatenate([seen, observation[None]]), paid, seed)
@@ -179,9 +200,17 @@ class EnvRunner:
 
 def _number(reward: Any) -> float:
     try:
+        if isinstance(reward, str | bytes):
+            raise TypeError
         return float(reward)
     except (TypeError, ValueError) as error:
         raise UsageError(f"a reward of type {type(reward).__name__}, {reward!r}: it must be a number") from error
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, str | bytes | None) or np.ndim(value) > 0:
+        raise UsageError(f"{name} = {value!r}: it must be true or false")
+    return bool(value)
 
 
 def _values(method: str, returned: Any, names: Sequence[str]) -> Any:
@@ -194,7 +223,10 @@ def _values(method: str, returned: Any, names: Sequence[str]) -> Any:
 
 def one_line(error: BaseException) -> str:
     """An exception as one line: its type, and its message with the lines joined; of a long one, beginning and end."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # of an exception whose own text cannot be made
+        text = ""
     if len(text) > MAX_LINE:
         text = f"{text[: MAX_LINE // 2]} ... {text[-MAX_LINE // 2 :]}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

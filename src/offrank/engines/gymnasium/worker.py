@@ -88,7 +88,7 @@ def main() -> None:
                 answer: Outcome | Ready = Ready()
             except OffrankError as error:
                 answer = Outcome((-1, -1), error)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 answer = Outcome((-1, -1), UsageError(f"a worker cannot make the environment: {one_line(error)}"))
         else:
             assert runner is not None
