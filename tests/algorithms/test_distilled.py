@@ -80,7 +80,7 @@ def test_it_teaches_then_copies_then_searches() -> None:
     assert kinds == ["skip:4"] * 5 + ["linear"] * 4  # four of the teacher's lessons, its round, two of the student's
     roles = [set(work[0].roles.tolist()) for work in asked]
     assert roles == [{Role.MEMBER}] * 4 + [{Role.BEHAVIOUR}] * 3 + [{Role.PLUS, Role.MINUS}] * 2
-    assert [work[0].horizon for work in asked] == [8] * 4 + [HORIZON] * 5  # only the teacher's are cut short
+    assert [work[0].horizon for work in asked] == [8] * 4 + [HORIZON] + [8] * 2 + [HORIZON] * 2
     assert ["copy_error" in metrics for metrics in log] == [False] * 4 + [True] * 3 + [False] * 2
     assert ["sigma_R" in metrics for metrics in log] == [False] * 7 + [True] * 2
     assert any(isinstance(one, Lesson) for one in asked[1]) and not any(isinstance(one, Lesson) for one in asked[5])

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offrank.core.errors import FileFormatError
 from offrank.core.files import load_arrays
 from offrank.lab.campaign import children, disk, fuzz, kill, mutate, mutations, sanitize, soak
 
@@ -71,8 +72,11 @@ def test_arrays_are_mutated_under_a_right_checksum(tmp_path: Path) -> None:
     for _ in range(40):
         path.write_bytes(content)
         if ": array" in fuzz.mutate_file(path, random):
-            load_arrays(path, "policy")
-            read += 1
+            try:
+                load_arrays(path, "policy")
+                read += 1
+            except FileFormatError as error:  # an array of text
+                assert "checksum" not in str(error)
     assert read > 3
 
 

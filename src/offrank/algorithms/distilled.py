@@ -49,7 +49,7 @@ class DistilledSettings(GuidedSettings):
 
     teacher: str = "skip:32"  # the teacher's kind of policy
     teacher_steps: int = 100_000  # training steps of the teacher
-    copy_rounds: int = 8  # rounds in which the student runs and is fitted again
+    copy_rounds: int = 12  # rounds in which the student runs and is fitted again
     copy_episodes: int = 4  # episodes per round
     n_directions: int = 8  # N, directions per iteration of the search
     n_top: int = 4  # b, of which the best are used
@@ -124,11 +124,14 @@ class Distilled(Algorithm):
         return replace(after, memory=state.memory | after.memory), metrics
 
     def _copy(self, state: State, rounds: int) -> Asking[tuple[State, Metrics]]:
-        """Run the teacher once and then the student, and fit the student to what the teacher does at all states seen.
-        The normaliser does not change meanwhile."""
+        """Run the teacher, or after that the student, and fit the student to what the teacher does at all states seen.
+        The student's episodes are cut: its mistakes lead it to where nothing can be learned. The normaliser does not
+        change meanwhile."""
         memory, teacher = dict(state.memory), self.teacher.kind
         wise = memory[f"{TEACHER}actor.theta"].astype(np.float64)
-        rollouts = yield from self._run(state, *((self.kind, memory["copy.latest"]) if rounds else (teacher, wise)))
+        whole, cut = self.episodes.horizon, self.episodes.length(state.iteration)
+        who = (self.kind, memory["copy.latest"], cut) if rounds else (teacher, wise, whole)
+        rollouts = yield from self._run(state, *who)
         mean = float(rollouts.totals.mean())
         if rounds and (rounds == 1 or mean > memory["copy.best"]):
             memory["theta"], memory["copy.best"] = memory["copy.latest"], np.array(mean)
@@ -156,8 +159,8 @@ class Distilled(Algorithm):
         }
         return replace(state, iteration=state.iteration + 1, memory=memory), metrics
 
-    def _run(self, state: State, kind: Policy, theta: FloatArray) -> Asking[Rollouts]:
-        """Whole episodes of one policy, without noise."""
+    def _run(self, state: State, kind: Policy, theta: FloatArray, length: int) -> Asking[Rollouts]:
+        """Episodes of one policy, without noise."""
         index = np.arange(self.settings.copy_episodes)
         rollouts: Rollouts = yield Request(
             policy=kind,
@@ -166,7 +169,7 @@ class Distilled(Algorithm):
             seeds=episode_seeds(state.seed, state.iteration, Role.BEHAVIOUR, index),
             roles=np.full(len(index), Role.BEHAVIOUR, dtype=np.int64),
             index=index,
-            horizon=self.episodes.horizon,
+            horizon=length,
             keep=True,
         )
         return rollouts

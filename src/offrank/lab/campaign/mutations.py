@@ -47,7 +47,7 @@ def mutate_json(data: Any, random: Generator) -> Any:
 
 def mutate_array(array: Any, random: Generator) -> Any:
     """An array of another size, type or content; None to remove it."""
-    kind = int(random.integers(9))
+    kind = int(random.integers(10))
     if kind == 0:
         return None
     if kind == 1:
@@ -62,18 +62,19 @@ def mutate_array(array: Any, random: Generator) -> Any:
         return np.array(["text"])
     if kind == 6 or not array.size:
         return np.zeros((0,) * int(random.integers(4)), dtype=array.dtype)
-    changed = array.copy()
-    values = [np.nan, np.inf, 1e308, -1e308, 1e160, -1, 0, 2**62, 255]
+    changed = array.astype(np.float64) if kind == 7 else array.copy()  # whole numbers that are none
+    values = [np.nan, np.inf, 1e308, -1e308, 1e160, 1e40, -1, 0, 0.5, 2**62, 255]
     with np.errstate(all="ignore"):
-        some = np.array(values[int(random.integers(len(values)))]).astype(array.dtype)
-    changed.reshape(-1)[int(random.integers(array.size)) :] = some
+        some = np.array(values[int(random.integers(len(values)))]).astype(changed.dtype)
+    first = int(random.integers(array.size))
+    changed.reshape(-1)[first : first + 1 if random.random() < 0.5 else None] = some  # one number, or all from there on
     return changed
 
 
 def mutate_bytes(content: bytes, random: Generator) -> bytes:
     """Bytes changed, cut off, repeated or inserted."""
     data = bytearray(content or b" ")
-    at, kind = int(random.integers(len(data) + 1)), int(random.integers(4))
+    at, kind = int(random.integers(len(data) + 1)), int(random.integers(5))
     if kind == 0:
         for _ in range(int(random.integers(1, 9))):
             data[int(random.integers(len(data)))] ^= int(random.integers(1, 256))
@@ -81,6 +82,8 @@ def mutate_bytes(content: bytes, random: Generator) -> bytes:
         del data[at:]
     elif kind == 2:
         data[at:at] = data[at : at + int(random.integers(1, 500))]
+    elif kind == 3:
+        data[at:at] = b"[" * 100_000
     else:
         data[at:at] = random.bytes(int(random.integers(1, 50)))
     return bytes(data)
