@@ -208,6 +208,8 @@ def _number(reward: Any) -> float:
 
 
 def _flag(name: str, value: Any) -> bool:
+    if value is True or value is False:  # as most environments say it
+        return value
     if isinstance(value, str | bytes | None) or np.ndim(value) > 0:
         raise UsageError(f"{name} = {value!r}: it must be true or false")
     return bool(value)
