@@ -907,7 +907,8 @@ def test_resume_keeps_the_settings_of_the_run_without_repeating_flags(offrank, f
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--algo", "ars", "--set", "n_directions=1e12"], "must be at most 10,000,000"),
+        (["--algo", "ars", "--set", "n_directions=1e8"], "must be at most 10,000,000"),
+        (["--algo", "ars", "--set", "n_directions=1e12"], "must be at most 1,000,000,000"),
         (["--seeds", "0-9999999999"], "more than 100,000 seeds"),
         (["--env-arg", "a={[]:1}"], "Swimmer-v3"),  # not a literal, so a string, which the task does not accept
     ],
