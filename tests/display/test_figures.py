@@ -145,7 +145,7 @@ def test_a_run_alone_is_shown_with_its_training_and_its_ranker(tmp_path: Path) -
     learned, plain = (Curve.read(tmp_path / algo) for algo in ("q-ars", "ars"))
     alone = learning_curves([learned])
     assert [panel.title for panel in alone.panels] == ["LQR, seed 0", "Trust in the ranker"]
-    assert alone.series[:2] == [learned.label, "training episodes"] and alone.keys == {
+    assert alone.series[:2] == [learned.label, "training episodes, some of them cut"] and alone.keys == {
         "band": "± one standard deviation"
     }
     together = learning_curves([learned, plain])

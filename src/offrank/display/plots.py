@@ -118,8 +118,8 @@ def _task_panel(task: str, curves: Sequence[Curve], more: Sequence[Item]) -> Pan
 def _spread_and_training(curve: Curve) -> list[Item]:
     """The spread of a run's evaluations, and the returns of its training episodes."""
     iterations = [r for r in curve.records if r["kind"] == "iteration"]
-    cut = curve.config.hyperparameters.get("train_horizon")
-    training = f"training episodes, cut at {cut} steps" if cut else "training episodes"
+    cut, probes = (curve.config.hyperparameters.get(name) for name in ("train_horizon", "probe_share"))
+    training = "training episodes" + (", some of them cut" if probes else f", cut at {cut} steps" if cut else "")
     items: list[Item] = [_line(training, iterations, "return_mean", look="dense")] if iterations else []
     if any("return_best" in r for r in iterations):
         items.append(_line("best training episode", iterations, "return_best", look="dense"))
