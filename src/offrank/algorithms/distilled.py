@@ -23,9 +23,8 @@ from offrank.algorithms.search import Search
 from offrank.algorithms.strategies import ARS
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import WRITTEN, FloatArray, Memory, Metrics, part, prefixed
-from offrank.core.candidates import Around
 from offrank.core.errors import UsageError
-from offrank.core.noise import Role, episode_seeds
+from offrank.core.noise import Role
 from offrank.core.normalizer import Normalizer
 from offrank.core.policy import Policy
 from offrank.core.rollouts import Request, Rollouts
@@ -96,7 +95,7 @@ class Distilled(Algorithm):
         return self.teacher.begin(seed, init)
 
     def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
-        state, inputs = self.teacher.start(seed, init), self._inputs(np.zeros((0, self.kind.n))).shape[1]
+        state, inputs = self.teacher.start(seed, init), self.kind.size // self.kind.p
         copy: Memory = {
             "round": np.zeros((), dtype=np.int64),  # rounds done; the first is the teacher's
             "squares": np.zeros((inputs, inputs)),  # sum of x x' over all states
@@ -161,17 +160,8 @@ class Distilled(Algorithm):
 
     def _run(self, state: State, kind: Policy, theta: FloatArray, length: int) -> Asking[Rollouts]:
         """Episodes of one policy, without noise."""
-        index = np.arange(self.settings.copy_episodes)
-        rollouts: Rollouts = yield Request(
-            policy=kind,
-            candidates=Around.itself(theta, len(index)),
-            whitening=state.normalizer.freeze(),
-            seeds=episode_seeds(state.seed, state.iteration, Role.BEHAVIOUR, index),
-            roles=np.full(len(index), Role.BEHAVIOUR, dtype=np.int64),
-            index=index,
-            horizon=length,
-            keep=True,
-        )
+        run = state.seed, state.iteration, Role.BEHAVIOUR, np.arange(self.settings.copy_episodes)
+        rollouts: Rollouts = yield Request.of_one(kind, theta, state.normalizer.freeze(), *run, length, keep=True)
         return rollouts
 
     def _inputs(self, z: FloatArray) -> FloatArray:

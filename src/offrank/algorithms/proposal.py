@@ -88,17 +88,8 @@ class Proposal:
 
     def behave(self, count: int) -> Asking[Rollouts]:
         """Run the unperturbed policy `count` times, keeping the trajectories."""
-        index = np.arange(count)
-        rollouts: Rollouts = yield Request(
-            policy=self.policy,
-            candidates=Around.itself(self.theta, count),
-            whitening=self.whitening,
-            seeds=self._seeds(Role.BEHAVIOUR, index),
-            roles=np.full(count, Role.BEHAVIOUR, dtype=np.int64),
-            index=index,
-            horizon=self.length,
-            keep=True,
-        )
+        run = self.directions.seed, self.iteration, Role.BEHAVIOUR, np.arange(count)
+        rollouts: Rollouts = yield Request.of_one(self.policy, self.theta, self.whitening, *run, self.length, keep=True)
         return rollouts
 
     def _seeds(self, role: Role, index: IntArray) -> IntArray:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from offrank.core.arrays import FloatArray, IntArray
-from offrank.core.candidates import Candidates
+from offrank.core.candidates import Around, Candidates
 from offrank.core.checks import LARGEST
 from offrank.core.errors import EpisodeError
-from offrank.core.noise import action_noise
+from offrank.core.noise import Role, action_noise, episode_seeds
 from offrank.core.normalizer import Moments, Whitening
 from offrank.core.policy import Policy
 
@@ -36,6 +36,30 @@ class Request:
             raise ValueError(f"candidates, seeds, roles and index are of {counts} episodes")
         if self.noise is not None and not self.keep:
             raise ValueError("noise on the actions is for episodes to learn from, whose trajectories are kept")
+
+    @staticmethod
+    def of_one(
+        policy: Policy,
+        theta: FloatArray,
+        whitening: Whitening,
+        seed: int,
+        iteration: int,
+        role: Role,
+        index: IntArray,
+        horizon: int,
+        keep: bool = False,
+    ) -> Request:
+        """The episodes `index` (E,) of one policy theta (d,), in one role of an iteration of the run with this seed."""
+        return Request(
+            policy=policy,
+            candidates=Around.itself(theta, len(index)),
+            whitening=whitening,
+            seeds=episode_seeds(seed, iteration, role, index),
+            roles=np.full(len(index), role, dtype=np.int64),
+            index=index,
+            horizon=horizon,
+            keep=keep,
+        )
 
     def __len__(self) -> int:
         return len(self.seeds)

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from offrank.core.candidates import Around
 from offrank.core.checks import check_whole
 from offrank.core.errors import UsageError
-from offrank.core.noise import Role, episode_seeds
+from offrank.core.noise import Role
 from offrank.core.rollouts import Request
 from offrank.core.space import Space
 from offrank.engines.base import Engine
@@ -32,18 +31,9 @@ def evaluate_policy(
     """
     episodes, seed = check_whole("episodes", episodes, 1, MOST_EPISODES), check_whole("seed", seed)
     check_sizes(policy, engine.space)
-    index = np.arange(episodes)
-    rollouts = engine.run(
-        Request(
-            policy=policy.kind,
-            candidates=Around.itself(policy.theta, episodes),
-            whitening=policy.whitening,
-            seeds=episode_seeds(seed, 0, Role.EVALUATION, index),  # evaluations during training have iteration >= 1
-            roles=np.full(episodes, Role.EVALUATION, dtype=np.int64),
-            index=index,
-            horizon=horizon or engine.space.horizon,
-        )
-    )
+    run = seed, 0, Role.EVALUATION, np.arange(episodes)  # evaluations during training have iteration >= 1
+    length = horizon or engine.space.horizon
+    rollouts = engine.run(Request.of_one(policy.kind, policy.theta, policy.whitening, *run, length))
     return {
         "mean": float(rollouts.totals.mean()),
         "std": float(rollouts.totals.std()),

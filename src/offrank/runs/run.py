@@ -20,10 +20,9 @@ import numpy as np
 from filelock import BaseFileLock
 
 from offrank.core.arrays import Metrics
-from offrank.core.candidates import Around
 from offrank.core.errors import OffrankError
 from offrank.core.files import write_json
-from offrank.core.noise import Role, episode_seeds
+from offrank.core.noise import Role
 from offrank.core.rollouts import Request, Rollouts
 from offrank.core.space import Space
 from offrank.core.state import State
@@ -279,15 +278,8 @@ class Run(Record):
         """A request for evaluation episodes of the current policy; to confirm an evaluation, for others."""
         first, policy = self.config.eval_episodes, self.policy
         index = np.arange(first, first + self.config.confirm_episodes) if confirm else np.arange(first)
-        return Request(
-            policy=policy.kind,
-            candidates=Around.itself(policy.theta, len(index)),
-            whitening=policy.whitening,
-            seeds=episode_seeds(self.state.seed, self.state.iteration, Role.EVALUATION, index),
-            roles=np.full(len(index), Role.EVALUATION, dtype=np.int64),
-            index=index,
-            horizon=self.config.horizon,
-        )
+        run = self.state.seed, self.state.iteration, Role.EVALUATION, index
+        return Request.of_one(policy.kind, policy.theta, policy.whitening, *run, self.config.horizon)
 
     def _measure(self, rollouts: Rollouts, **marks: bool) -> Evaluation:
         """Count and log an evaluation, marked as final or unconfirmed, and return its result."""
