@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -146,7 +147,7 @@ def _hash(folder: Path) -> str:
 
 
 def _disk(args: argparse.Namespace) -> None:
-    start, done = time.monotonic(), []
+    start, done, lock = time.monotonic(), list[dict[str, Any]](), threading.Lock()
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(args.workers) as pool:
         root = Path(scratch)
         library, jobs = build(root), []
@@ -159,9 +160,11 @@ def _disk(args: argparse.Namespace) -> None:
 
         def work(job: tuple[str, str, int, str]) -> None:
             algo, kind, at, reference = job
-            done.append(trial(algo, kind, at, reference, root / f"{algo}-{kind.replace('/', '')}-{at}", library))
-            if args.out:
-                write_json(args.out, _summary(done, len(jobs), start))
+            tried = trial(algo, kind, at, reference, root / f"{algo}-{kind.replace('/', '')}-{at}", library)
+            with lock:  # two threads that write one file would remove each other's part of it
+                done.append(tried)
+                if args.out:
+                    write_json(args.out, _summary(done, len(jobs), start))
 
         list(pool.map(work, jobs))
     show(_summary(done, len(jobs), start))
