@@ -18,7 +18,7 @@ test: $(VENV)/.installed-dev lint
 	$(BIN)/python -m pytest
 
 test-gpu: $(VENV)/.installed-dev  # the warp engine in full: needs an NVIDIA GPU
-	$(BIN)/python -m pytest -rA --gpu tests/engines/test_warp.py tests/algorithms/test_batched.py tests/algorithms/test_batched_td3.py tests/algorithms/test_batched_actor_critic.py tests/policies/test_policies.py
+	$(BIN)/python -m pytest -rA --gpu tests/engines/test_warp.py tests/algorithms/test_batched.py tests/algorithms/test_batched_td3.py tests/algorithms/test_batched_actor_critic.py tests/algorithms/test_kernels.py tests/policies/test_policies.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check $(CODE)

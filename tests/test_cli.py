@@ -1026,3 +1026,11 @@ def test_from_a_source_tree_without_installed_metadata_everything_says_its_versi
     outcome = finished(process)
     assert outcome.status == 0 and outcome.err == "", outcome.err
     assert outcome.out.splitlines()[-1] == f"offrank {offrank_package.__version__}"
+
+
+def test_weights_that_could_not_be_read_again_are_not_saved(offrank) -> None:
+    words = ["train", "Pendulum-v1", "--algo", "ars", "--horizon", "20", "--eval-episodes", "2", "--workers", "0"]
+    ran = offrank(*words, "--set", "step_size=1e30", "--iterations", "20", "--out", "run", "--quiet")
+    ran.complains("the weights became non-finite in iteration", "larger than 1e+30: the steps are too large", status=1)
+    assert offrank("evaluate", "run", "--episodes", "1").status == 0
+    assert offrank(*words, "--set", "step_size=1e30", "--iterations", "20", "--out", "run", "--resume").err == ran.err

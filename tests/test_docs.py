@@ -16,6 +16,7 @@ from offrank.algorithms import ALGORITHMS, RECOMMENDED
 from offrank.algorithms.base import Episodes
 from offrank.algorithms.cem_rl import CEMRLSettings, CEMSettings, OPCEMRLSettings
 from offrank.algorithms.distilled import DistilledSettings
+from offrank.algorithms.faded import FadedSettings
 from offrank.algorithms.guided import GuidedSettings
 from offrank.algorithms.rankers import MEMBER_RANKERS, RANKERS
 from offrank.algorithms.strategies import ARS, ES, TRES
@@ -24,7 +25,8 @@ from offrank.cli import cluster as cluster_flags
 from offrank.cli import gpu as gpu_flags
 from offrank.cli.options import Parser
 from offrank.lab.studies.catalogue import STUDIES
-from offrank.runs.config import RunConfig, clipping, resolve
+from offrank.runs.config import RunConfig
+from offrank.runs.recipe import clipping, resolve
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -223,6 +225,7 @@ KERNEL, CRITIC = RANKERS["kernel"], RANKERS["critic"]
 SETTINGS = {
     "index.md": defaults(Episodes),
     "guided.md": defaults(GuidedSettings),
+    "faded.md": beside(FadedSettings, GuidedSettings),
     "distilled.md": beside(DistilledSettings, GuidedSettings),
     "ars.md": defaults(ARS),
     "op-ars.md": defaults(KERNEL),
@@ -287,19 +290,25 @@ RUNS: list[tuple[str, dict[str, Any]]] = [
     ("cem-rl", {"hidden": 4, "warmup_steps": 1}),
     ("op-cem-rl", {"hidden": 4, "warmup_steps": 1, "race_steps": 3}),
     ("guided", {"hidden": 4, "warmup_steps": 1, "candidates": 4}),
+    ("faded", {"hidden": 4, "warmup_steps": 1}),
     ("distilled", {"hidden": 4, "warmup_steps": 1, "teacher_steps": 1}),
 ]
 
 
 def test_every_metric_that_a_run_logs_is_explained_and_no_other() -> None:
     logged: set[str] = set()
+
+    def alone(run: Any, record: dict[str, Any]) -> None:
+        run.overlaps = False
+        logged.update(record)
+
     for algo, settings in RUNS:
         agent = offrank.agents.AGENTS[algo]("LQR", horizon=10, **settings)
         until: dict[str, Any] = {"eval_every": 2, "eval_episodes": 2, "confirm_episodes": 3, "threshold": -1e12}
         agent.learn(iterations=3, callback=lambda run, record: logged.update(record), **(until | {"threshold": None}))
         if algo == "ars":  # reached at once: a second evaluation confirms it
             other = offrank.ARS("LQR", horizon=10)
-            other.learn(iterations=3, callback=lambda run, record: logged.update(record), **until)
+            other.learn(iterations=3, callback=alone, **until)
     headings = ("Of every line", "Of evaluations", "Of iterations", "Of rankers", "Of LQR")
     assert documented(DOCS / "reference" / "metrics.md", *headings) == logged
 

@@ -19,10 +19,11 @@ from offrank.engines import Cluster, Engine, Env, Gpu, check_pool, make_engine, 
 from offrank.policies.export import export_policy
 from offrank.policies.trained import TrainedPolicy
 from offrank.runs.callback import OnRecord, as_callbacks
-from offrank.runs.config import RunConfig, as_stored, clipping, configure, evaluation_given, resolve
+from offrank.runs.config import RunConfig, as_stored, configure, evaluation_given
 from offrank.runs.evaluation import check_sizes, evaluate_policy
 from offrank.runs.folder import CHECKPOINT, CURVE
 from offrank.runs.opening import holds_run, make_folder, open_run, stored_config
+from offrank.runs.recipe import clipping, resolve
 from offrank.runs.run import Run
 from offrank.runs.saved import ASK_TELL, Saved, foreign_module, initial_policy
 
@@ -88,7 +89,7 @@ class Agent:
         else:
             if env_args:
                 raise UsageError("env_args are for an environment given by its name: make yours with them")
-            self._engine = own_engine(env, workers, clip_actions, cluster, episode_seconds)
+            self._engine = own_engine(env, workers, clip_actions, cluster, episode_seconds, threads)
             engine, clip_actions = "gymnasium", clip_actions is not False
         self._config: RunConfig = configure(
             task,
@@ -128,7 +129,7 @@ class Agent:
             threshold: stop at the first evaluation whose mean return reaches it.
             eval_every: iterations between evaluations, whose steps are not counted; 0 for none. Default 10.
             eval_steps: training steps between evaluations, instead of eval_every. By default CEM and
-                CEMRL 10,000, Guided and Distilled 5,000.
+                CEMRL 10,000, Guided, Faded and Distilled 5,000.
             eval_episodes: episodes per evaluation. Default 100.
             confirm_episodes: if an evaluation reaches the threshold, evaluate again over so many other episodes, which
                 decide. Default 0: do not.
@@ -325,6 +326,12 @@ class Guided(Agent):
     algo = "guided"
 
 
+class Faded(Agent):
+    """Guided search of a linear policy, whose actor begins with a hidden layer that fades away."""
+
+    algo = "faded"
+
+
 class Distilled(Agent):
     """A linear policy that copies a guided teacher, and ARS from there."""
 
@@ -333,7 +340,7 @@ class Distilled(Agent):
 
 AGENTS: dict[str, type[Agent]] = {
     agent.algo: agent
-    for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, CEM, CEMRL, OPCEMRL, Guided, Distilled)
+    for agent in (ARS, OPARS, QARS, TRES, OPTRES, QTRES, ES, OPES, CEM, CEMRL, OPCEMRL, Guided, Faded, Distilled)
 }
 
 
@@ -369,7 +376,7 @@ def load(
     if isinstance(env, str):
         agent._engine = _engine_of(saved.config, env, agent._pool)
     elif env is not None:
-        agent._engine = own_engine(env, workers, saved.config.clip_actions, cluster, episode_seconds)
+        agent._engine = own_engine(env, workers, saved.config.clip_actions, cluster, episode_seconds, threads)
     if saved.complete and saved.config.engine != ASK_TELL:
         check_sizes(saved.policy, agent.engine.space)
         agent._run = Run(saved.config, agent.engine.space)

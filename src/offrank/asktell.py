@@ -24,8 +24,9 @@ from offrank.core.noise import Role
 from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory, check_finite
 from offrank.core.space import Space
 from offrank.policies.trained import TrainedPolicy
-from offrank.runs.config import RunConfig, evaluation_given, resolve
+from offrank.runs.config import RunConfig, evaluation_given
 from offrank.runs.opening import open_run, stored_config
+from offrank.runs.recipe import resolve
 from offrank.runs.saved import ASK_TELL, initial_policy
 
 

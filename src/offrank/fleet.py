@@ -19,9 +19,10 @@ from offrank.display.progress import drive_shown
 from offrank.engines import Cluster, Gpu, make_engine
 from offrank.policies.trained import TrainedPolicy
 from offrank.runs.callback import Callback, OnRecord, as_callbacks
-from offrank.runs.config import RunConfig, as_stored, clipping, configure, evaluation_given, resolve, task_default
+from offrank.runs.config import RunConfig, as_stored, configure, evaluation_given, task_default
 from offrank.runs.folder import folder_name
 from offrank.runs.opening import open_run, open_runs, stored_config
+from offrank.runs.recipe import clipping, resolve
 from offrank.runs.run import Run
 from offrank.runs.saved import initial_policy
 

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from offrank.algorithms.learning import batched_actor_critic  # noqa: E402
 from offrank.algorithms.learning.batched_actor_critic import DRAWN, UNROLLED, ActorCriticTrainer  # noqa: E402
+from offrank.algorithms.learning.batched_networks import Layout  # noqa: E402
 
 FREE = Space(N_OBS, N_ACT, 12)
 
@@ -84,6 +85,23 @@ def test_lessons_together_are_the_lessons_one_by_one(device: str, policy: str, s
 
 
 @pytest.mark.parametrize("device", devices())
+def test_critics_stay_on_the_device_unless_they_are_others(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, pack = list[str](), Layout.pack
+    monkeypatch.setattr(Layout, "pack", lambda self, nets, rows: packed.append("") or pack(self, nets, rows))
+    learners, trainer = alive(2), ActorCriticTrainer(device, SameDraws)
+    for round, copied in enumerate((8, 0, 4, 0)):  # 4 of each run: the critics, slow copies and two moments
+        if round == 2:  # as after a checkpoint was read
+            learners[1].learner = {name: array.copy() for name, array in learners[1].learner.items()}
+        lessons = [learner.lesson(5 + round) for learner in learners]
+        outcomes = trainer.train(lessons, learners)
+        for learner, lesson, other in zip(learners, lessons, outcomes, strict=True):
+            assert_close(lesson.carry_out(), other)
+            learner.learner = other
+        assert len(packed) == copied
+        packed.clear()
+
+
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("before", [0, 1])
 def test_the_actor_waits_for_its_critics(device: str, before: int) -> None:
     learners = alive(3)
@@ -97,6 +115,19 @@ def test_the_actor_waits_for_its_critics(device: str, before: int) -> None:
         still = np.array_equal(one["actor.theta"], lesson.learner["actor.theta"])
         assert still == (lesson.alone == 45) and one["actor.second"].any()
     assert np.array_equal(together[0]["actor.theta"], lessons[0].learner["actor.theta"])
+
+
+@pytest.mark.parametrize("device", devices())
+def test_each_run_has_its_own_limit_on_the_norm_of_the_last_weights(device: str) -> None:
+    learners, limits = alive(3), (0.05, np.inf, 0.0)
+    lessons = [replace(learner.lesson(25), limit=limit) for learner, limit in zip(learners, limits, strict=True)]
+    assert len({lesson.batch_key for lesson in lessons}) == 1
+    assert replace(lessons[0], limit=None).batch_key != lessons[0].batch_key
+    together = ActorCriticTrainer(device, SameDraws).train(lessons, learners)
+    for lesson, other in zip(lessons, together, strict=True):
+        assert_close(lesson.carry_out(), other)
+    norms = [np.linalg.norm(lessons[0].policy.layers(out["actor.theta"])[-1].weights) for out in together]
+    assert norms[0] == pytest.approx(0.05, rel=1e-4) and norms[1] > 0.05 and norms[2] == 0
 
 
 @pytest.mark.parametrize("device", devices())

@@ -310,7 +310,7 @@ def test_discrete_actions_are_learned_by_their_outputs(algorithm: type) -> None:
 
 def test_rewards_are_taken_as_paid() -> None:
     """Hopper's preset takes the survival bonus off for ARS; CEM-RL is published without that."""
-    from offrank.runs.config import resolve
+    from offrank.runs.recipe import resolve
 
     assert resolve("Hopper-v3", "ars").episodes["reward_shift"] == 1
     assert resolve("Hopper-v3", "cem-rl").episodes["reward_shift"] == 0

@@ -31,7 +31,7 @@ from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Trajectory
 from offrank.core.work import answered
 from offrank.policies import make_policy
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 
 P, N_OBS = 3, 5
 LINEAR, SMALL = make_policy("linear", N_OBS, P), make_policy("linear", 3, 2)

@@ -23,7 +23,7 @@ from offrank.core.state import State
 from offrank.core.work import Lesson
 from offrank.policies import make_policy
 from offrank.policies.trained import TrainedPolicy
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 
 TASK = "toy_envs:Point-v0"  # two observations, two actions, episodes of 20 steps
 N_OBS, N_ACT, HORIZON = 4, 2, 12

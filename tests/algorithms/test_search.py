@@ -14,10 +14,11 @@ from helpers import FunctionEngine, constant_reward, linear_system
 from offrank.algorithms.rankers import RANKERS, Random
 from offrank.algorithms.strategies import STRATEGIES
 from offrank.core.noise import Role
-from offrank.runs.config import RunConfig, resolve
+from offrank.runs.config import RunConfig
 from offrank.runs.drive import drive
 from offrank.runs.metrics import read_metrics
 from offrank.runs.opening import open_run
+from offrank.runs.recipe import resolve
 from offrank.runs.run import Run
 
 N_OBS, N_ACT, N, B, N_B = 4, 2, 6, 3, 2

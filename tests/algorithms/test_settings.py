@@ -8,6 +8,7 @@ import pytest
 
 from offrank.algorithms.cem_rl import CEMRLSettings, CEMSettings, OPCEMRLSettings
 from offrank.algorithms.distilled import DistilledSettings
+from offrank.algorithms.faded import FadedSettings
 from offrank.algorithms.guided import GuidedSettings
 from offrank.algorithms.rankers import Critic
 from offrank.algorithms.rankers.interleaved import Adaptive, Interleaved
@@ -73,6 +74,8 @@ LIMITS = [
     (OPCEMRLSettings, "gradient_members", 20, 21),
     (GuidedSettings, "candidates", 2, 1),
     (DistilledSettings, "teacher_steps", 0, -1),
+    (FadedSettings, "fade_from", 0, -1),
+    (FadedSettings, "fade_from", 199_999, 200_000),  # it must be gone after 200,000
     (ARS, "n_directions", 10_000_000, 10_000_001),
 ]
 

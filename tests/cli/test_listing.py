@@ -10,7 +10,7 @@ from offrank.algorithms import ALGORITHMS
 from offrank.algorithms.base import Episodes
 from offrank.core.fields import meanings
 from offrank.policies import make_policy
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 from offrank.tasks import NATIVE
 
 

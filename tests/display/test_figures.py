@@ -128,6 +128,13 @@ def test_a_character_without_a_glyph_is_drawn_as_a_box(tmp_path: Path) -> None:
         save(figure, tmp_path / "a.png")
 
 
+def test_a_logarithmic_axis_without_anything_on_it_is_drawn(tmp_path: Path) -> None:
+    nowhere = Line("a", [1, 2], [None, None])
+    for panel in (Panel("", Axis("x", log=True), Axis("y", log=True), items) for items in ([], [nowhere])):
+        save(Figure(["a"], [panel]), tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").stat().st_size > 1000
+
+
 def test_another_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a\.jpg: a picture ends in \.png, \.svg, \.pdf"):
         save(small(), tmp_path / "a.jpg")

@@ -18,7 +18,7 @@ import offrank
 from helpers import pair_request, request_of, same_rollouts
 from offrank.core.candidates import These
 from offrank.core.errors import EngineError, EpisodeError, UsageError
-from offrank.core.noise import action_noise
+from offrank.core.noise import Role, action_noise
 from offrank.core.normalizer import Whitening
 from offrank.core.rollouts import Request, Rollouts
 from offrank.engines import make_engine, resolve_engine
@@ -63,6 +63,16 @@ def test_same_bits_alone_or_beside_other_requests() -> None:
     tickets = [engine.submit(request) for request in requests]
     together = collect(engine, tickets)
     assert all(same_rollouts(together[ticket], reference) for ticket, reference in zip(tickets, alone, strict=True))
+
+
+@pytest.mark.parametrize(("patience", "order"), [(100.0, [0, 2, 3, 1]), (0.0, [0, 1, 2, 3])])
+def test_evaluations_give_way_for_a_while_to_the_episodes_that_runs_wait_for(monkeypatch, patience, order) -> None:
+    monkeypatch.setattr("offrank.engines.native.engine.PATIENCE", patience)
+    engine = MujocoEngine(TASKS["Swimmer-v3"], threads=1)
+    training = pair_request(engine.space, 2, horizon=200)
+    evaluation = replace(training, roles=np.full(len(training), Role.EVALUATION, dtype=np.int64))
+    tickets = [engine.submit(request) for request in (training, evaluation, training, training)]
+    assert list(collect(engine, tickets)) == [tickets[k] for k in order]
 
 
 def test_a_request_may_join_while_others_run() -> None:

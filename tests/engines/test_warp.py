@@ -23,9 +23,10 @@ from offrank.engines import Gpu, make_engine
 from offrank.engines.base import Engine
 from offrank.engines.native.engine import MujocoEngine
 from offrank.policies import make_policy
-from offrank.runs.config import configure, resolve
+from offrank.runs.config import configure
 from offrank.runs.drive import drive
 from offrank.runs.opening import open_run
+from offrank.runs.recipe import resolve
 from offrank.runs.saved import Saved
 from offrank.tasks import TASKS
 

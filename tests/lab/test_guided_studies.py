@@ -9,7 +9,7 @@ from offrank.cli import main
 from offrank.lab.studies.catalogue import STUDIES, StudyOptions
 from offrank.lab.studies.guided import BUDGETS, present, present_parts
 from offrank.lab.studies.outcomes import Row, groups
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 
 
 def row(task: str, seed: int, steps: int | None, policy: str = "skip:32", **settings: Any) -> Row:
@@ -29,8 +29,9 @@ def test_fresh_seeds_both_policies_and_budgets_of_each_task() -> None:
     plan = STUDIES["guided"].plan(StudyOptions(None, None))
     assert {run.seed for run in plan} == set(range(100, 116))
     assert {run.task: run.steps for run in plan} == BUDGETS
-    assert len(plan) == 16 * 6 * 3
-    assert {run.variant.label for run in plan} == {"guided", "guided-linear", "distilled"}
+    assert len(plan) == 16 * (6 * 4 - 2)
+    assert {run.task for run in plan if run.variant.algo == "faded"} == set(BUDGETS) - {"Swimmer-v3", "HalfCheetah-v3"}
+    assert {run.variant.label for run in plan} == {"guided", "guided-linear", "faded", "distilled"}
     assert all(run.evaluation["confirm_episodes"] == 100 and run.threshold is not None for run in plan)
 
 

@@ -14,7 +14,7 @@ from offrank.lab.statistics import Interval, bootstrap, higher_table, probabilit
 from offrank.lab.studies.catalogue import STUDIES, StudyOptions
 from offrank.lab.studies.hybrids import return_at, summarise, tables
 from offrank.lab.studies.outcomes import read_rows
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 
 
 def row(algo: str, seed: int, level: float, reached: int | None = None, steps: int = 500_000) -> dict[str, Any]:

@@ -27,8 +27,9 @@ from offrank.lab.rank_quality.analysis import analyse, summary
 from offrank.lab.rank_quality.checkpoints import Checkpoint, train_to
 from offrank.lab.rank_quality.measure import OFF_POLICY, Measurements, check_names, gather, rankers_for
 from offrank.policies import make_policy
-from offrank.runs.config import RunConfig, configure, resolve
+from offrank.runs.config import RunConfig, configure
 from offrank.runs.drive import drive
+from offrank.runs.recipe import resolve
 
 P, N_OBS = 2, 4
 SLOPE = np.random.default_rng(5).normal(size=(P, N_OBS))

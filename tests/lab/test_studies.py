@@ -13,7 +13,7 @@ import pytest
 
 from helpers import another_process
 from offrank.algorithms.rankers import RANKERS
-from offrank.cli import main
+from offrank.cli import main, processes
 from offrank.core.errors import FileFormatError, UsageError
 from offrank.core.files import read_json
 from offrank.display.progress import NoDisplay
@@ -24,8 +24,9 @@ from offrank.lab.studies.outcomes import gather, groups, read_rows, write_rows
 from offrank.lab.studies.paper import about
 from offrank.lab.studies.plan import Planned, Variant, plan_runs
 from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
-from offrank.runs.config import REMOVED, resolve
+from offrank.runs.config import REMOVED
 from offrank.runs.lock import lock_folder
+from offrank.runs.recipe import resolve
 from offrank.tasks import TASKS
 
 THRESHOLD = -1e5  # of LQR, which has none: every controller that is not far off reaches it
@@ -65,6 +66,7 @@ def row(seed: int, steps: int | None, algo: str = "ars", ranker: str | None = No
         "wall_s": 20.0,
         "seconds_to_threshold": steps and 9.0,
         "training_seconds_to_threshold": steps and 5.0,
+        "training_seconds": 8.0,
         "evaluations": evaluations,
     }
 
@@ -122,6 +124,9 @@ def test_algos_may_name_a_ranker() -> None:
         (["table1", "--tasks", "LQR"], "has no threshold"),
         (["table1", "--from", "nowhere.json"], "cannot read nowhere.json"),
         (["table1", "--from", "x.json", "--dry-run"], "--from runs nothing"),
+        (["table1", "--from", "x.json", "--processes", "2"], "cannot be combined with --processes"),
+        (["walltime", "--processes", "2"], "does not go with walltime, which times runs one at a time"),
+        (["walltime", "--side-by-side", "4"], "does not go with walltime, which times runs one at a time"),
         (["lqr", "--engine", "mujoco"], "the mujoco engine runs"),
         (["hybrids", "--lessons", "tpu"], "lessons = 'tpu': must be cpu, cuda, or a GPU"),
     ],
@@ -160,7 +165,23 @@ def test_a_run_that_reached_the_threshold_is_done_whatever_the_budget(tmp_path: 
     assert work(tmp_path, small_plan(range(1), steps=400_000, threshold=THRESHOLD)) == []
     rows = [gather(tmp_path / run.name) for run in plan]
     assert all(r["reached"] and r["steps_to_threshold"] == r["steps"] < 200_000 for r in rows)
-    assert all(r["training_seconds_to_threshold"] <= r["seconds_to_threshold"] for r in rows)
+    assert all(r["seconds_to_threshold"] is not None and r["training_seconds_to_threshold"] is None for r in rows)
+
+
+def test_training_is_timed_without_the_evaluations_which_it_does_not_overlap_then(tmp_path: Path) -> None:
+    plan = small_plan(range(1), steps=4_000)
+    carry_out(plan, ExecutionSettings(tmp_path, timed=True), NoDisplay())
+    work(tmp_path / "overlapping", plan)
+    for run in plan:
+        timed, usual = gather(tmp_path / run.name), gather(tmp_path / "overlapping" / run.name)
+        assert timed["policy_sha256"] == usual["policy_sha256"] and usual["training_seconds"] is None
+        lines = [json.loads(line) for line in (tmp_path / run.name / "metrics.jsonl").read_text().splitlines()]
+        before = [0.0] + [line["wall_s"] for line in lines]
+        training = sum(
+            line["wall_s"] - t for line, t in zip(lines, before, strict=False) if line["kind"] == "iteration"
+        )
+        assert timed["training_seconds"] == pytest.approx(training, abs=0.06)
+        assert all(line["alone"] for line in lines if line["kind"] == "evaluation")
 
 
 def test_two_processes_share_a_study_without_doing_a_run_twice(tmp_path: Path) -> None:
@@ -300,7 +321,16 @@ def test_what_nobody_reached_is_not_decided() -> None:
 
 def test_times_are_censored_like_steps_and_the_papers_are_quoted() -> None:
     text = seconds_table(groups([row(0, 100), row(1, None), row(2, None)])).markdown()
-    assert "| Swimmer-v3 | ars | > 20 | > 20 | 1 of 3 | 40 |" in text
+    assert "| Swimmer-v3 | ars | > 20 | > 8 | 1 of 3 | 40 |" in text
+    unknown = [row(seed, 100) | {"training_seconds_to_threshold": None, "training_seconds": None} for seed in range(3)]
+    assert "| Swimmer-v3 | ars | 9 | - | 3 of 3 | 40 |" in seconds_table(groups(unknown)).markdown()
+    old = [
+        {k: v for k, v in row(seed, steps).items() if k != "training_seconds"}
+        for seed, steps in enumerate([1, 1, None])
+    ]
+    assert "| Swimmer-v3 | ars | 9 | - | 2 of 3 | 40 |" in seconds_table(groups(old)).markdown()
+    known = [one | {"training_seconds": 8.0} for one in old]
+    assert "| Swimmer-v3 | ars | 9 | 5 | 2 of 3 | 40 |" in seconds_table(groups(known)).markdown()
     hopper = [r | {"task": "Hopper-v3"} for r in [row(0, 100)]]
     assert "CEM-RL (the paper's) | - | - | - | 5703 |" in seconds_table(groups(hopper)).markdown()
 
@@ -440,6 +470,34 @@ def test_the_lqr_study_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFix
     before = (tmp_path / "lqr.md").read_bytes()
     again = ["reproduce", "lqr", "--from", str(tmp_path / "lqr.json"), "--out", str(tmp_path / "again")]
     assert main(again) == 0 and (tmp_path / "again" / "lqr.md").read_bytes() == before
+
+
+def test_processes_share_a_study(offrank) -> None:
+    words = ["reproduce", "lqr", "--seeds", "0-1", "--budget", "12k"]
+    assert offrank(*words, "--out", "one", "--quiet").status == 0
+    shared = offrank(*words, "--out", "two", "--processes", "2")
+    assert shared.status == 0 and results(Path("one/runs")) == results(Path("two/runs"))
+    assert shared.out == Path("one/lqr.md").read_text() == Path("two/lqr.md").read_text()
+    assert "another process" not in shared.err  # the other is one of this command's
+    assert offrank(*words, "--out", "two", "--processes", "9").out == shared.out  # nothing is left to run
+
+
+def test_a_study_whose_processes_fail_shows_what_there_is(offrank, monkeypatch) -> None:
+    words = ["reproduce", "lqr", "--seeds", "0", "--budget", "8k", "--out", "study", "--processes", "2", "--quiet"]
+    commands: list[list[str]] = []
+
+    def run_offrank(shares: list[list[str]], tick: Any, again: str) -> tuple[int, list[str]]:
+        commands.extend(shares)
+        assert main([*words[:-3], "--algos", "ars", "--quiet"]) == 0  # the one did its share, the other failed
+        return 1, []
+
+    monkeypatch.setattr(processes, "run_offrank", lambda *given: (143, []))  # ended by a signal
+    interrupted = offrank(*words)
+    assert interrupted.status == 143 and interrupted.out == ""
+    monkeypatch.setattr(processes, "run_offrank", run_offrank)
+    ran = offrank(*words)
+    assert ran.status == 1 and "1 of 5 runs: LQR-op-ars-0\n" in ran.out  # with nominal and LSPI
+    assert len(commands) == 2 and commands[0][-2:] == ["--side-by-side", "2"]  # three runs for two processes
 
 
 def test_many_seeds_are_shown_at_equal_steps_however_many_episodes_those_were() -> None:

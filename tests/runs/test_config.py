@@ -8,7 +8,8 @@ import pytest
 from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.presets import GENERAL
-from offrank.runs.config import convert, resolve, task_default
+from offrank.runs.config import task_default
+from offrank.runs.recipe import convert, resolve
 from offrank.tasks import TASKS
 
 # threshold, alpha, nu, shift, N, b, n_b, h: the paper's Tables 1 and A3, and the ARS paper's

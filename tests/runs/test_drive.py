@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 import offrank
 from offrank.core import arithmetic, noise
 from offrank.core.arrays import Memory
-from offrank.core.errors import OffrankError
-from offrank.core.work import Lesson
+from offrank.core.errors import EngineError, OffrankError
+from offrank.core.work import Lesson, device_lock
 from offrank.runs import drive as module
 from offrank.runs.drive import LessonQueue, LessonThreads, Signals
 
-NOW, TOOK = [100.0], 2.0  # seconds on the clock, and of a batch
-
 
 class Noted(Lesson):
-    """A lesson that notes its batch."""
+    """A lesson that notes its batch, and ends when the test allows it."""
 
-    batches: list[list[object]]
+    batches: list[str]
+    gate: threading.Semaphore
 
     def __init__(self, key: Hashable = 0):
         self.key = key
@@ -38,8 +37,11 @@ class Noted(Lesson):
     @classmethod
     def carry_out_together(cls, lessons: Sequence[Any], owners: Sequence[object], device: str) -> list[Any]:
         assert device == "gpu" and len({lesson.key for lesson in lessons}) == 1
-        cls.batches.append(list(owners))
-        NOW[0] += TOOK
+        assert threading.current_thread() is not threading.main_thread() and device_lock.locked()
+        cls.batches.append("".join(map(str, owners)))
+        assert cls.gate.acquire(timeout=10)
+        if "x" in owners:
+            raise EngineError("gpu has no room")
         return [{"learned": owner} for owner in owners]
 
 
@@ -47,15 +49,12 @@ class Other(Noted): ...
 
 
 @pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> LessonQueue:
-    """A queue in which four runs have had lessons of key 0, at a time that stands still but for lessons."""
-    Noted.batches = []
-    monkeypatch.setattr(module.time, "monotonic", lambda: NOW[0])
+def queue() -> Iterator[LessonQueue]:
+    Noted.batches, Noted.gate = [], threading.Semaphore(0)
     queue = LessonQueue("gpu")
-    add(queue, "abcd")
-    assert len(queue.due(list("abcd"), idle=False)) == 4
-    Noted.batches.clear()
-    return queue
+    yield queue
+    Noted.gate.release(10)
+    queue.close()
 
 
 def add(queue: LessonQueue, runs: str, key: Hashable = 0, kind: type[Noted] = Noted) -> None:
@@ -63,56 +62,61 @@ def add(queue: LessonQueue, runs: str, key: Hashable = 0, kind: type[Noted] = No
         queue.add(run, kind(key))  # type: ignore[arg-type]
 
 
-def batches(queue: LessonQueue, active: str = "abcd", idle: bool = False) -> list[str]:
-    done = queue.due(list(active), idle)  # type: ignore[arg-type]
+def ended(queue: LessonQueue, active: str = "abcdx", batches: int = 0) -> str:
+    """The runs whose lessons have ended, after as many batches more."""
+    done: list[Any] = queue.due(list(active), idle=False)  # type: ignore[arg-type]
+    for _ in range(batches):
+        Noted.gate.release()
+        more: list[Any] = []
+        while not more and queue.poll < module.POLL:
+            more = queue.due(list(active), idle=True)  # type: ignore[arg-type]
+        done += more
     assert all(outcome == {"learned": run} for run, _, outcome in done)
-    found, Noted.batches[:] = ["".join(map(str, batch)) for batch in Noted.batches], []
-    assert sorted(run for run, _, _ in done) == sorted("".join(found))  # type: ignore[type-var]
-    return found
+    return "".join(run for run, _, _ in done)
 
 
-def test_a_batch_waits_until_all_runs_of_its_key_are_there(queue: LessonQueue) -> None:
-    add(queue, "abc")
-    assert batches(queue) == []
-    add(queue, "d")
-    assert batches(queue) == ["abcd"]
-    assert batches(queue, idle=True) == []  # and is carried out once
-
-
-def test_a_batch_waits_no_longer_than_the_last_one_took(queue: LessonQueue) -> None:
+def test_lessons_that_wait_when_the_gpu_is_free_are_one_batch(queue: LessonQueue) -> None:
+    assert ended(queue) == "" and queue.poll == module.POLL
     add(queue, "a")
-    NOW[0] += TOOK - 0.01
-    add(queue, "b")  # the time counts from the first
-    assert batches(queue) == []
-    NOW[0] += 0.01
-    assert batches(queue) == ["ab"]
-    add(queue, "a")
-    assert batches(queue) == []  # and anew for the next
-    first = LessonQueue("gpu")
-    add(first, "ab")
-    assert batches(first) == ["ab"]  # of a key that nobody else has had
+    assert ended(queue) == "" and queue.poll < module.POLL
+    add(queue, "bc")
+    assert ended(queue) == ""
+    assert ended(queue, batches=1) == "a"
+    add(queue, "ad")
+    assert ended(queue, batches=1) == "bc"
+    assert ended(queue, batches=1) == "ad" and queue.poll == module.POLL
+    assert Noted.batches == ["a", "bc", "ad"]
 
 
-def test_a_batch_does_not_wait_if_there_is_nothing_else_to_do(queue: LessonQueue) -> None:
-    add(queue, "d")
-    assert batches(queue, idle=True) == ["d"]
-
-
-def test_runs_that_have_ended_are_neither_waited_for_nor_taught(queue: LessonQueue) -> None:
+def test_runs_that_have_ended_are_neither_taught_nor_told(queue: LessonQueue) -> None:
     add(queue, "ab")
-    assert batches(queue, "acd") == []
-    assert batches(queue, "a") == ["a"]
-    add(queue, "b")
-    assert batches(queue, "a", idle=True) == []
+    assert ended(queue, "abcd") == ""
+    add(queue, "c")
+    add(queue, "d", key=1)
+    assert ended(queue, "ad", batches=2) == "ad" and Noted.batches == ["ab", "d"]
 
 
 def test_lessons_of_another_key_or_kind_are_batches_of_their_own(queue: LessonQueue) -> None:
     add(queue, "ab", key=1)
-    add(queue, "cd", key=1, kind=Other)
-    assert batches(queue) == ["ab", "cd"]  # all runs of their kind are there
-    add(queue, "a", key=0)
-    add(queue, "b", key=1)
-    assert batches(queue) == ["a", "b"]
+    add(queue, "c", key=1, kind=Other)
+    add(queue, "d", key=0)
+    assert ended(queue, batches=3) == "abcd" and Noted.batches == ["ab", "c", "d"]
+
+
+def test_what_a_batch_raises_is_raised_where_runs_are_driven(queue: LessonQueue) -> None:
+    add(queue, "x")
+    with pytest.raises(EngineError, match="no room"):
+        ended(queue, batches=1)
+
+
+def test_threads_take_turns_more_often_only_while_there_is_a_queue() -> None:
+    before, queue = sys.getswitchinterval(), LessonQueue("gpu")
+    assert sys.getswitchinterval() == before
+    Noted.batches, Noted.gate = [], threading.Semaphore(0)
+    add(queue, "a")
+    assert sys.getswitchinterval() < before
+    queue.close()
+    assert sys.getswitchinterval() == before and Noted.batches == []
 
 
 class Met(Lesson):
@@ -158,27 +162,12 @@ def blas_threads() -> set[int]:
     return {one["num_threads"] for one in arithmetic._controller().info() if one["user_api"] == "blas"}
 
 
-class Limited(Met):
-    """A lesson that begins and ends its own limit of BLAS, and then says what holds."""
-
-    def carry_out(self) -> Memory:
-        with arithmetic.one_blas_thread():
-            pass
-        return {"threads": np.array(sorted(blas_threads()))}
-
-
-def test_blas_has_one_thread_while_lessons_are_carried_out() -> None:
+def test_blas_has_one_thread_while_runs_are_driven() -> None:
+    found = list[set[int]]()
     with arithmetic._controller().limit(limits=2, user_api="blas"):
-        threads = LessonThreads(2)
-        assert blas_threads() == {2}
-        for run in "abcd":
-            threads.add(run, Limited(None))  # type: ignore[arg-type]
-        done: list[Any] = []
-        while len(done) < 4:
-            done += threads.due(list("abcd"), idle=True)  # type: ignore[arg-type]
-        assert [outcome["threads"].tolist() for _, _, outcome in done] == [[1]] * 4 and blas_threads() == {1}
-        threads.close()
-        assert blas_threads() == {2}
+        agent = offrank.ARS("LQR", seed=0)
+        agent.learn(iterations=2, eval_every=0, callback=lambda run, record: found.append(blas_threads()))
+        assert found == [{1}, {1}] and blas_threads() == {2}
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -197,7 +186,8 @@ def test_a_fleet_learns_in_as_many_threads_as_its_engine_has(threads: int, monke
 
 def test_a_signal_is_stored_and_a_second_one_or_one_in_a_hung_environment_interrupts() -> None:
     signals = Signals(None)
-    signals(15, None)
+    for _ in range(2):  # a group of processes may get SIGTERM from several
+        signals(15, None)
     assert signals.caught == 15
     with pytest.raises(KeyboardInterrupt):
         signals(2, None)

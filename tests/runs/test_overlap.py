@@ -11,10 +11,11 @@ from helpers import FunctionEngine, linear_system
 from offrank.core.errors import EpisodeError
 from offrank.core.noise import Role
 from offrank.core.rollouts import Request
-from offrank.runs.config import EVAL_EVERY, RunConfig, resolve
+from offrank.runs.config import EVAL_EVERY, RunConfig
 from offrank.runs.drive import drive
 from offrank.runs.metrics import read_metrics
 from offrank.runs.opening import open_run
+from offrank.runs.recipe import resolve
 from offrank.runs.run import Run
 
 

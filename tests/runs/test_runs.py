@@ -17,17 +17,19 @@ import pytest
 
 import offrank
 from helpers import FunctionEngine, constant_reward, linear_system
+from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import EpisodeError, FileFormatError, FleetError, Interrupted, OffrankError, UsageError
 from offrank.core.files import load_arrays, save_arrays
 from offrank.core.noise import Role, episode_seeds
 from offrank.core.rollouts import Trajectory
 from offrank.display.plots import Curve
 from offrank.engines.base import Engine
-from offrank.runs.config import EVAL_EVERY, RunConfig, resolve
+from offrank.runs.config import EVAL_EVERY, RunConfig
 from offrank.runs.drive import catching_signals, drive
 from offrank.runs.evaluation import evaluate_policy
 from offrank.runs.metrics import read_metrics
 from offrank.runs.opening import open_run, open_runs
+from offrank.runs.recipe import resolve
 from offrank.runs.run import Run
 from offrank.runs.saved import Saved
 
@@ -791,3 +793,14 @@ def test_a_checkpoint_with_a_wrong_number_is_refused(tmp_path: Path, name: str, 
     save_arrays(path, "run", arrays, meta | {name: value})
     with pytest.raises(FileFormatError, match=f"agent.offrank is not a whole checkpoint: its {name} is"):
         offrank.load(path, workers=0)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_run_that_has_done_nothing_yet_can_be_read_again(algo: str) -> None:
+    for ranker in ALGORITHMS[algo].rankers:
+        recipe = resolve(None, algo, ranker, {})
+        made = RunConfig(
+            "toy", algo, ranker, recipe.hyperparameters, recipe.sources, seed=0, engine="function", horizon=10
+        )
+        state = Run(made, engine().space).state
+        state.check(state)

@@ -19,9 +19,10 @@ from offrank.core.files import load_arrays, save_arrays
 from offrank.core.rollouts import Request
 from offrank.lab.rank_quality.checkpoints import Checkpoint
 from offrank.runs import segments
-from offrank.runs.config import RunConfig, resolve
+from offrank.runs.config import RunConfig
 from offrank.runs.drive import drive
 from offrank.runs.opening import open_run
+from offrank.runs.recipe import resolve
 from offrank.runs.run import Run
 from offrank.runs.saved import Saved
 from offrank.runs.segments import load_in_segments, save_in_segments

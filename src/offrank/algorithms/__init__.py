@@ -9,6 +9,7 @@ from typing import Any
 from offrank.algorithms.base import Algorithm
 from offrank.algorithms.cem_rl import CEM, CEMRL, OPCEMRL, CEMRLSettings, CEMSettings, OPCEMRLSettings
 from offrank.algorithms.distilled import Distilled, DistilledSettings
+from offrank.algorithms.faded import Faded, FadedSettings
 from offrank.algorithms.guided import Guided, GuidedSettings
 from offrank.algorithms.rankers import MEMBER_RANKERS, RANKERS, OnPolicy
 from offrank.algorithms.search import Search
@@ -42,6 +43,7 @@ ALGORITHMS: dict[str, Entry] = {
     "cem-rl": Entry(CEMRL, CEMRLSettings, "on-policy", "skip:32", EVERY_MEMBER),
     "op-cem-rl": Entry(OPCEMRL, OPCEMRLSettings, "race", "skip:32", MEMBER_RANKERS),
     "guided": Entry(Guided, GuidedSettings, "random", "skip:32", MEMBER_RANKERS),
+    "faded": Entry(Faded, FadedSettings, "random", "linear", MEMBER_RANKERS, goes_on=False),
     "distilled": Entry(Distilled, DistilledSettings, "on-policy", "linear", EVERY_MEMBER, goes_on=False),
 }
 RECOMMENDED = "guided"  # what is trained unless an algorithm is named

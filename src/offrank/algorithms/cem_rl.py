@@ -27,7 +27,8 @@ from offrank.algorithms.learning import replay, td3
 from offrank.algorithms.learning.td3 import TD3Lesson, TD3Settings
 from offrank.algorithms.rankers.members import Choice, MemberRanker, rank_correlation
 from offrank.core.arrays import FloatArray, IntArray, Memory, Metrics, part, prefixed
-from offrank.core.errors import OffrankError, UsageError
+from offrank.core.checks import check_learned
+from offrank.core.errors import UsageError
 from offrank.core.noise import Directions
 from offrank.core.normalizer import Whitening
 from offrank.core.state import State
@@ -180,8 +181,7 @@ class CEM(Algorithm):
         gap = members[best] - state.memory["mean"]
         mean = (weights[:, None] * members[best]).sum(axis=0)
         variance = (weights[:, None] * gap * gap).sum(axis=0) / settings.elites + extra
-        if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
-            raise OffrankError(f"the distribution became non-finite in iteration {state.iteration}")
+        check_learned("the distribution", state.iteration, mean, variance)
         totals = ran.rollouts.totals
         metrics = {
             "return_mean": float(totals.mean()),

@@ -25,6 +25,7 @@ from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, Metrics, part, prefixed
 from offrank.core.errors import UsageError
 from offrank.core.noise import Directions, Purpose, philox
+from offrank.core.policy import Policy
 from offrank.core.state import State
 from offrank.core.work import Asking
 from offrank.policies.trained import TrainedPolicy
@@ -81,11 +82,16 @@ class Guided(Algorithm):
 
     def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
         theta, normalizer = self.begin(seed, init)
-        learner = actor_critic.new_learner(self.settings, self.kind, theta, seed)
-        memory = learner | prefixed("replay.", replay.empty(self.kind))
+        learner = actor_critic.new_learner(self.settings, self.actor, theta, seed)
+        memory = learner | prefixed("replay.", replay.empty(self.actor))
         memory["near"] = np.array(init is not None)  # whether the warm-up stays near the first policy
         memory["owed"] = np.zeros(())  # updates that the steps so far have earned and that were not made
         return State(seed, normalizer, memory=memory)
+
+    @property
+    def actor(self) -> Policy:
+        """The kind of policy that learns."""
+        return self.kind
 
     def policy(self, state: State) -> TrainedPolicy:
         theta = state.memory["actor.theta"].astype(np.float64)
@@ -116,7 +122,7 @@ class Guided(Algorithm):
             memory |= yield ActorCriticLesson(
                 settings=settings,
                 space=self.space,
-                policy=self.kind,
+                policy=self.actor,
                 whitening=normalizer.freeze(),
                 learner={name: memory[name] for name in memory if name.startswith(("critic.", "actor."))},
                 replay=part(memory, "replay."),
@@ -124,6 +130,7 @@ class Guided(Algorithm):
                 seed=state.seed,
                 iteration=state.iteration,
                 alone=alone,
+                limit=self.limit(state, steps),
             )
         return replace(after, memory=memory), metrics
 
@@ -132,18 +139,18 @@ class Guided(Algorithm):
         memory, count = state.memory, self.settings.candidates
         actor, learned = memory["actor.theta"].astype(np.float64), int(memory["critic.step"]) > 0
         pairs = np.arange(-(-count // 2))
-        eps = Directions(state.seed, state.iteration, len(pairs), len(actor)).take(pairs)
+        eps = self.directions(state, Directions(state.seed, state.iteration, len(pairs), len(actor)).take(pairs))
         noise, warm = self.settings.step_noise, not (learned or memory["near"])
         if not warm:
             eps *= self._sizes(state, actor, eps)[:, None]
         elif noise:
             eps, noise = 0 * eps, WARMUP_NOISE
         else:
-            eps /= np.sqrt(self.kind.n)  # random policies: of normalised states, actions of about 1
+            eps /= np.sqrt(self.actor.n)  # random policies: of normalised states, actions of about 1
         thetas: FloatArray = (actor + np.stack([eps, -eps], axis=1).reshape(-1, len(actor)))[:count]
         return Generation(
             space=self.space,
-            policy=self.kind,
+            policy=self.actor,
             thetas=thetas,
             mean=actor,
             whitening=state.normalizer.freeze(),
@@ -155,6 +162,14 @@ class Guided(Algorithm):
             replay=part(memory, "replay."),
         )
 
+    def directions(self, state: State, eps: FloatArray) -> FloatArray:
+        """The directions (m, d) to perturb the actor along, of standard normal ones."""
+        return eps
+
+    def limit(self, state: State, steps: int) -> float | None:
+        """The largest norm of the weights between the actor's last two layers, once `steps` more are learned from."""
+        return None
+
     def choose(self, generation: Generation) -> Asking[Choice]:
         """The candidates to run."""
         b = self.settings.population
@@ -164,7 +179,7 @@ class Guided(Algorithm):
 
     @property
     def _half_range(self) -> Floats:
-        return actor_critic.half_range(self.space, self.kind.p)
+        return actor_critic.half_range(self.space, self.actor.p)
 
     def _sizes(self, state: State, actor: FloatArray, eps: FloatArray) -> FloatArray:
         """How far to go along each direction (m, d), so that actions at the latest states change as wanted."""
@@ -173,10 +188,10 @@ class Guided(Algorithm):
             z = whitening(states[:: -(-len(states) // STATES)].astype(np.float64))
         else:  # a run that starts from a saved policy: states as its normaliser has them
             random = Generator(philox(state.seed, Purpose.EXPLORATION))
-            z = random.standard_normal((STATES, self.kind.n)) * (whitening.scale > 0)
-        clip, act = self.space.clip, self.kind.act_together
+            z = random.standard_normal((STATES, self.actor.n)) * (whitening.scale > 0)
+        clip, act = self.space.clip, self.actor.act_together
         scale = self._half_range
-        sizes = np.full(len(eps), 1 / np.sqrt(self.kind.n))
+        sizes = np.full(len(eps), 1 / np.sqrt(self.actor.n))
         with one_blas_thread():
             now = clip(act(actor, z))
             for _ in range(ROUNDS):

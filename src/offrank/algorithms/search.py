@@ -16,7 +16,7 @@ from offrank.algorithms.proposal import Proposal
 from offrank.algorithms.rankers.base import Ranker
 from offrank.algorithms.strategies.base import Strategy
 from offrank.core.arrays import FloatArray, Memory, Metrics, part, prefixed
-from offrank.core.errors import OffrankError
+from offrank.core.checks import check_learned
 from offrank.core.noise import Directions
 from offrank.core.normalizer import Whitening
 from offrank.core.state import State
@@ -57,8 +57,7 @@ class Search(Algorithm):
         # update
         used = pairs.take(ranking.chosen)
         theta, own, metrics = self.strategy.update(proposal, used, own)
-        if not np.isfinite(theta).all():
-            raise OffrankError(f"the weights became non-finite in iteration {state.iteration}: the steps are too large")
+        check_learned("the weights", state.iteration, theta, *own.values(), hint=": the steps are too large")
         # learn
         learned = ranker.learn(remembered, proposal, ranking, used)
         lesson = ranker.lesson(learned, proposal)

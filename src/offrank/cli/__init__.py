@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(words)
     if rest:
         unknown_flag(verbs[args.verb], rest[0])
+    args.words = words
     try:
         status: int = args.run(args)
         return status

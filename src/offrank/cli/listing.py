@@ -20,7 +20,8 @@ from offrank.core.errors import UsageError, did_you_mean
 from offrank.core.fields import meanings
 from offrank.engines import native_name
 from offrank.policies import POLICIES, make_policy
-from offrank.runs.config import resolve, task_default
+from offrank.runs.config import task_default
+from offrank.runs.recipe import resolve
 from offrank.tasks import LQR, NATIVE, TASKS
 
 Row = dict[str, Any]

@@ -12,29 +12,21 @@ from typing import Any
 
 from offrank.algorithms import ALGORITHMS, RECOMMENDED
 from offrank.algorithms.learning.device import check_lessons
-from offrank.cli import cluster, gpu
+from offrank.cli import cluster, gpu, processes
 from offrank.cli.config_file import with_file
 from offrank.cli.options import Parser, count, literal, natural, seconds, seeds, setting, threshold
 from offrank.core.errors import FileFormatError, FleetError, RunFailed, UsageError, did_you_mean
+from offrank.core.files import read_json
 from offrank.display.loggers import LOGGERS
 from offrank.display.plots import plot_ended
 from offrank.display.progress import drive_shown
 from offrank.engines import ENGINES, NOT_BUILT, Engine, is_built, make_engine, native_name, resolve_engine
 from offrank.policies import POLICIES, canonical
 from offrank.policies.trained import TrainedPolicy
-from offrank.runs.config import (
-    EVALUATION,
-    Recipe,
-    RunConfig,
-    clipping,
-    configure,
-    convert,
-    evaluation_given,
-    resolve,
-    task_default,
-)
-from offrank.runs.folder import CONFIG, folder_name
+from offrank.runs.config import EVALUATION, RunConfig, configure, evaluation_given, task_default
+from offrank.runs.folder import CONFIG, RESULT, folder_name
 from offrank.runs.opening import holds_run, open_run, open_runs, read_config, stored_config
+from offrank.runs.recipe import Recipe, clipping, convert, resolve
 from offrank.runs.run import Run
 from offrank.runs.saved import initial_policy
 
@@ -78,7 +70,7 @@ def add_parser(verbs: Any) -> None:
         "--algo",
         default=None,
         metavar="NAME",
-        help=f"one of {', '.join(ALGORITHMS)} (default {RECOMMENDED}), or several: guided,distilled",
+        help=f"one of {', '.join(ALGORITHMS)} (default {RECOMMENDED}), or several: guided,faded",
     )
     what.add_argument("--ranker", metavar="NAME", help="instead of the algorithm's default")
     what.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(POLICIES)} (default: the algorithm's)")
@@ -110,7 +102,7 @@ def add_parser(verbs: Any) -> None:
         "--eval-steps",
         type=count,
         metavar="K",
-        help="steps between evaluations, instead (guided, distilled 5k, cem* 10k)",
+        help="steps between evaluations, instead (guided, faded, distilled 5k, cem* 10k)",
     )
     limits.add_argument("--eval-episodes", type=count, metavar="K", help="episodes per evaluation (100)")
     limits.add_argument(
@@ -127,6 +119,7 @@ def add_parser(verbs: Any) -> None:
         metavar="cpu|cuda",
         help="where critics are trained (default: on the engine's GPU, if any)",
     )
+    processes.add_flag(how)
     how.add_argument("--out", type=Path, metavar="DIR", help="run folder, or folder of several (default: runs/...)")
     how.add_argument("--resume", action="store_true", help="continue the run in the run folder")
     how.add_argument("--checkpoint-seconds", type=seconds, metavar="S", help="maximum time between checkpoints (30)")
@@ -177,6 +170,10 @@ def train(parser: Parser, args: argparse.Namespace) -> int:
             if holds_run(folder):
                 raise UsageError(f"{folder} already holds a run: add --resume to continue it, or choose another --out")
 
+    if min(args.processes or 1, len(numbers)) > 1:
+        return _train_in_processes(args, task, numbers, list(folders.values()))
+    processes.end_if_abandoned()
+
     stored: dict[tuple[str, int], RunConfig | None] = {}
     damaged: list[RunFailed] = []
     for key, folder in list(folders.items()) if args.resume else ():
@@ -214,6 +211,21 @@ def train(parser: Parser, args: argparse.Namespace) -> int:
         engine.close()
     _report(runs, args)
     return 0
+
+
+def _train_in_processes(args: argparse.Namespace, task: str, numbers: list[int], folders: list[Path]) -> int:
+    """The same command in several processes, each with some of the seeds."""
+    shared = min(args.processes, len(numbers))
+    flags = processes.flags_of_share(args, task, shared)
+    commands = [[*args.words, *flags, "--seeds", ",".join(map(str, numbers[k::shared]))] for k in range(shared)]
+    watch = processes.Progress(folders, args.quiet)
+    status, printed = processes.run_offrank(commands, watch)
+    if args.json and status < 128:  # no signal ended it
+        results = [read_json(folder / RESULT) | {"folder": str(folder)} for folder in watch.ended()]
+        print(json.dumps(results, indent=2))
+    elif not args.json:
+        print("".join(printed), end="")
+    return status
 
 
 def _algo(args: argparse.Namespace) -> str:
@@ -295,8 +307,8 @@ def _new(
         limits["steps"] = task_default(task, "budget") or DEFAULT_BUDGET
     recipe = resolve(task, algo, args.ranker, dict(args.set), args.policy, init)
     config = configure(task, recipe, engine.space, seed=seed, init=init, **environment, **_settings(args), **limits)
-    name = getattr(recipe.settings, "unchanged", None)
-    if name and config.steps is not None and config.steps <= (least := getattr(recipe.settings, name)):
+    name, least = recipe.unchanged
+    if name and config.steps is not None and config.steps <= least:
         print(f"offrank: {algo} needs more than {least:,} steps ({name}) to learn anything", file=sys.stderr)
     return config
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offrank.core.errors import UsageError
+from offrank.core.errors import OffrankError, UsageError
 
 # of a scale; the largest is also that of rewards, observations and actions, whose single precision ends at 3e38
 SMALLEST, LARGEST = 1e-30, 1e30
@@ -20,6 +21,17 @@ MOST_NAME = 255  # bytes of the name of a file or folder
 def is_number(value: Any) -> bool:
     """Whether it is a real number, of Python or NumPy; True is none."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def usable(*arrays: NDArray[Any]) -> bool:
+    """Whether all numbers are finite and none is too large: what is saved can be read again."""
+    return all(float(np.abs(values).max(initial=0)) <= LARGEST for values in arrays)
+
+
+def check_learned(what: str, iteration: int, *arrays: NDArray[Any], hint: str = "") -> None:
+    """What an iteration has learned, which must be usable; the only check that raises an OffrankError."""
+    if not usable(*arrays):
+        raise OffrankError(f"{what} became non-finite in iteration {iteration}, or larger than {LARGEST:g}{hint}")
 
 
 def check_whole(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> int:

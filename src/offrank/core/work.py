@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any, Self, TypeVar
@@ -11,6 +12,10 @@ from offrank.core.errors import OffrankError
 from offrank.core.rollouts import Request, Rollouts
 
 T = TypeVar("T")
+
+# Held while a batch of lessons is carried out on a GPU, and while an engine records a CUDA graph there: work on the
+# device's default stream, as that of the critics of q-ars, would break the recording.
+device_lock = threading.Lock()
 
 
 class Lesson(ABC):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +289,8 @@ def _face(number: int, open_: bool) -> dict[str, Any]:
 
 def _scale(axes: Any, name: str, axis: Axis) -> None:
     axes.set(**{f"{name}label": axis.label})
-    if axis.log:
+    nothing = axis.low is None and not isfinite(getattr(axes.dataLim, f"minpos{name}"))  # a logarithm has no place for
+    if axis.log and not nothing:
         axes.set(**{f"{name}scale": "log"})
         getattr(axes, f"{name}axis").set_minor_formatter(lambda value, _: "")
     if axis.places:

@@ -86,7 +86,7 @@ def make_engine(
     Args:
         task: one of our tasks, or a Gymnasium id (`module:Name-v0` imports the module first).
         engine: auto, mujoco, gymnasium, warp, numpy, or ray (`ray:gymnasium` names the engine of its workers).
-        threads: of the mujoco engine; 0 for one per CPU.
+        threads: of the mujoco engine, and of lessons; 0 for one per CPU.
         workers: processes of the gymnasium engine; None for one per CPU, 0 to run episodes in this process. On a
             cluster, the number to ask for; None for as many as there is room for.
         env_args: keyword arguments of the environment's constructor.
@@ -117,7 +117,7 @@ def make_engine(
         clips = bool(clip_actions)
         if engine == "numpy":
             make = partial(NumpyEngine, LQR())
-            return make() if cluster is None else on_ray(make, cluster, workers)
+            return _limited(make(), threads) if cluster is None else on_ray(make, cluster, workers)
         if engine == "mujoco":
             if cluster is not None:
                 return on_ray(partial(_native, native, cluster.slots, clips), cluster, workers, cluster.slots)
@@ -126,7 +126,7 @@ def make_engine(
             raise UsageError("the workers of a cluster hold mujoco, gymnasium or numpy, not warp")
         from offrank.engines.warp.engine import WarpEngine
 
-        return WarpEngine(TASKS[native], gpu or Gpu(), clips)
+        return _limited(WarpEngine(TASKS[native], gpu or Gpu(), clips), threads)
     from offrank.engines.gymnasium.engine import GymnasiumEngine
     from offrank.engines.gymnasium.env_runner import registered
 
@@ -136,7 +136,7 @@ def make_engine(
     factory = registered(native or task, env_args or {})
     if cluster is not None:
         return on_ray(partial(GymnasiumEngine, factory, 0, clip), cluster, workers)
-    return GymnasiumEngine(factory, workers, clip, episode_seconds)
+    return _limited(GymnasiumEngine(factory, workers, clip, episode_seconds), threads)
 
 
 def own_engine(
@@ -145,6 +145,7 @@ def own_engine(
     clip: bool | None = None,
     cluster: Cluster | None = None,
     episode_seconds: float | None = None,
+    threads: int = 0,
 ) -> Engine:
     """An engine for an environment of the user, or for a function that makes one; see `make_engine`."""
     from offrank.engines.gymnasium.engine import GymnasiumEngine
@@ -154,7 +155,7 @@ def own_engine(
             f"env is a {type(env).__name__}: give a task's name, an environment, or a function that makes one"
         )
     if cluster is None:
-        return GymnasiumEngine(env, workers, clip is not False, episode_seconds)
+        return _limited(GymnasiumEngine(env, workers, clip is not False, episode_seconds), threads)
     if isinstance(env, gym.Env):
         raise UsageError("an environment object stays in this process: give a function that makes it, for a cluster")
     return on_ray(partial(GymnasiumEngine, env, 0, clip is not False), cluster.limited(episode_seconds), workers)
@@ -182,6 +183,12 @@ def on_ray(make: Callable[[], Engine], cluster: Cluster, workers: int | None, sl
     from offrank.engines.ray.engine import RayEngine
 
     return RayEngine(make, cluster, workers, slots)
+
+
+def _limited(engine: Engine, threads: int) -> Engine:
+    """An engine whose runs learn in so many threads of this process."""
+    engine.threads = threads
+    return engine
 
 
 def _native(name: str, threads: int, clip_actions: bool) -> Engine:

@@ -1,19 +1,18 @@
 """Driving runs: one engine serves the requests of several runs concurrently.
 
 A single run is a fleet of one. Runs do not wait for each other: as soon as a run's request is complete, its next one is
-submitted to the engine. Lessons are carried out in threads, one per CPU. On a GPU, the engine's or another, they are
-collected for a short time and carried out in batches.
+submitted to the engine. Lessons are carried out in threads, one per CPU; on a GPU, the engine's or another, in
+batches, one after the other, while the engine runs the episodes of other runs.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 
@@ -22,24 +21,28 @@ from offrank.core.arrays import Memory
 from offrank.core.errors import FleetError, Interrupted, OffrankError, RunFailed
 from offrank.core.noise import size_cache
 from offrank.core.rollouts import Request
-from offrank.core.work import Lesson, Outcome, Work
+from offrank.core.work import Lesson, Outcome, Work, device_lock
 from offrank.engines.base import Engine
 from offrank.runs.run import Run
 
 POLL = 0.1  # maximum number of seconds between checks of signals and updates of the progress display
 SOON = 0.002  # the same, while lessons are carried out that may end at any moment
-PATIENCE = 0.05  # seconds that a lesson waits for others in any case
+SWITCH = 0.0005  # seconds after which a thread that launches a GPU's work gets the interpreter
 
 
 class Signals:
-    """A signal handler that stores the first signal, so that it is handled when no run is being changed."""
+    """A signal handler that stores the first signal, so that it is handled when no run is being changed.
+
+    A second Ctrl-C is a user who does not want to wait. A second SIGTERM is not: whoever ends a group of processes
+    sends it to each, and so does one of them.
+    """
 
     def __init__(self, engine: Engine | None) -> None:
         self.caught: int | None = None
         self._engine = engine
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        second, self.caught = self.caught is not None, signum
+        second, self.caught = self.caught is not None and signum == signal.SIGINT, signum
         hangs = self._engine is not None and self._engine.interruptible  # perhaps; no run is being changed meanwhile
         if second or hangs:
             raise KeyboardInterrupt
@@ -68,16 +71,11 @@ Learned = tuple[Run, Lesson, Outcome | OffrankError]
 
 
 class LessonThreads:
-    """Lessons carried out in threads of this process: array code releases the interpreter's lock.
-
-    From the first lesson on BLAS has one thread. Lessons limit it, too, but a limit is that of the process: the first
-    lesson to end would lift it for the others.
-    """
+    """Lessons carried out in threads of this process: array code releases the interpreter's lock."""
 
     def __init__(self, threads: int):
         self._pool = ThreadPoolExecutor(threads, "lesson")
         self._going: dict[Future[Memory | OffrankError], tuple[Run, Lesson]] = {}
-        self._limit: ExitStack | None = None
 
     @property
     def poll(self) -> float:
@@ -85,9 +83,6 @@ class LessonThreads:
         return SOON if self._going else POLL
 
     def add(self, run: Run, lesson: Lesson) -> None:
-        if self._limit is None:
-            self._limit = ExitStack()
-            self._limit.enter_context(one_blas_thread())
         self._going[self._pool.submit(lesson.attempt)] = run, lesson
 
     def due(self, active: Sequence[Run], idle: bool) -> list[Learned]:
@@ -107,58 +102,70 @@ class LessonThreads:
     def close(self) -> None:
         """Lessons that have not begun are dropped, the others are waited for."""
         self._pool.shutdown(cancel_futures=True)
-        if self._limit is not None:
-            self._limit.close()
 
 
 class LessonQueue:
-    """Lessons waiting for a device, grouped by batch key.
+    """Lessons waiting for a GPU. A thread carries them out, one batch after the other.
 
-    A batch takes about as long for many runs as for few. So it is carried out when all runs with lessons of its key are
-    waiting, when the first has waited for as long as the last such batch took (at least PATIENCE), or if there is
-    nothing else to do. Runs without such lessons do not count.
+    A batch takes little longer for many runs than for few. So when the GPU is free, all lessons that wait then and have
+    the batch key of the first are the next batch. The episodes of the runs before it are run meanwhile.
     """
 
     def __init__(self, device: str):
         self._device = device
-        self._waiting: dict[Hashable, list[tuple[Run, Lesson]]] = defaultdict(list)
-        self._since: dict[Hashable, float] = {}  # time at which the first of them was added
-        self._took: dict[Hashable, float] = {}  # seconds of the last batch
-        self._kind: dict[Run, Hashable] = {}  # key of a run's last lesson
-        self.poll = POLL
+        self._waiting: dict[Hashable, list[tuple[Run, Lesson]]] = {}  # in the order in which they were added
+        self._pool = ThreadPoolExecutor(1, "lessons")
+        self._batch: tuple[list[tuple[Run, Lesson]], Future[list[Memory | OffrankError]]] | None = None
+        self._switch: float | None = None  # the interpreter's interval of switching threads before the first lesson
 
-    def close(self) -> None: ...
+    @property
+    def poll(self) -> float:
+        """How long to wait for episodes, in seconds, before lessons are looked at."""
+        return SOON if self._batch is not None else POLL
 
     def add(self, run: Run, lesson: Lesson) -> None:
-        key = (type(lesson), lesson.batch_key)
-        self._kind[run] = key
-        self._since.setdefault(key, time.monotonic())
-        self._waiting[key].append((run, lesson))
+        if self._switch is None:
+            self._switch = sys.getswitchinterval()
+            sys.setswitchinterval(SWITCH)
+        self._waiting.setdefault((type(lesson), lesson.batch_key), []).append((run, lesson))
 
     def due(self, active: Sequence[Run], idle: bool) -> list[Learned]:
-        """Carry out the batches that need not wait any longer.
+        """The lessons that have ended. Starts the next batch.
 
         Args:
-            active: the runs that have not ended.
-            idle: whether there is nothing else to do.
+            active: the runs that have not ended; lessons of others are dropped.
+            idle: whether there is nothing else to do, so that a batch is waited for.
         """
-        done: list[Learned] = []
-        going = set(active)
-        self._kind = {run: key for run, key in self._kind.items() if run in going}
-        for key in list(self._waiting):
-            waiting = self._waiting[key] = [(run, lesson) for run, lesson in self._waiting[key] if run in going]
-            peers = sum(kind == key for kind in self._kind.values())
-            began = time.monotonic()
-            patient = began - self._since[key] < max(PATIENCE, self._took.get(key, 0.0))
-            if waiting and not idle and patient and len(waiting) < peers:
-                continue
-            del self._waiting[key], self._since[key]
-            if waiting:
-                runs, lessons = zip(*waiting, strict=True)
-                outcomes = type(lessons[0]).carry_out_together(lessons, runs, self._device)
-                self._took[key] = time.monotonic() - began
-                done += [(run, lesson, outcome) for (run, lesson), outcome in zip(waiting, outcomes, strict=True)]
+        going, done = set(active), list[Learned]()
+        if self._batch is None:
+            self._start(going)
+        if self._batch is not None:
+            lessons, future = self._batch
+            wait([future], POLL if idle else 0)
+            if future.done():
+                outcomes = zip(lessons, future.result(), strict=True)
+                done = [(run, lesson, outcome) for (run, lesson), outcome in outcomes if run in going]
+                self._batch = None
+                self._start(going)
         return done
+
+    def _start(self, going: set[Run]) -> None:
+        """Start the batch of the key that has waited longest, if there is one."""
+        while self._waiting and self._batch is None:
+            waiting = self._waiting.pop(next(iter(self._waiting)))
+            if batch := [(run, lesson) for run, lesson in waiting if run in going]:
+                runs, lessons = zip(*batch, strict=True)
+                self._batch = batch, self._pool.submit(self._carry_out, runs, lessons)
+
+    def _carry_out(self, runs: Sequence[Run], lessons: Sequence[Lesson]) -> list[Memory | OffrankError]:
+        with device_lock:
+            return type(lessons[0]).carry_out_together(lessons, runs, self._device)
+
+    def close(self) -> None:
+        """The batch that has begun is waited for."""
+        self._pool.shutdown(cancel_futures=True)
+        if self._switch is not None:
+            sys.setswitchinterval(self._switch)
 
 
 class _Drive:
@@ -277,9 +284,12 @@ def drive(
         OffrankError: the only run failed, and was saved in the same way; or the engine failed, and all runs were saved.
 
     If anything else is raised, by a callback or by a library, the active runs are saved first, and all are closed.
+
+    BLAS has one thread meanwhile. Lessons and iterations limit it, too, but a limit is that of the process: the first
+    of several lessons to end would lift it for the others; and threads that wait for BLAS keep cores busy.
     """
     opened = runs if isinstance(runs, Sequence) else ()
-    with catching_signals(engine) as signals:
+    with one_blas_thread(), catching_signals(engine) as signals:
         driving = _Drive(runs, engine, side_by_side, failures, lessons)
         try:
             driving.start_runs()

@@ -62,6 +62,7 @@ class Run(Record):
     ):
         super().__init__(config, space, init)
         self.folder, self.callbacks, self.checkpoint_seconds = folder, callbacks, checkpoint_seconds
+        self.overlaps = True  # whether iterations go on during an evaluation; set before the start
         self._metrics: MetricsFile | None = None
         self._lock: BaseFileLock | None = None  # on the folder, while the run is open
         self._asked_to_stop = False
@@ -202,7 +203,7 @@ class Run(Record):
                     yield None
                 self._evaluating = self._evaluation()
                 self._new.append(self._evaluating)
-                if self.config.count_evaluation:  # on a robot, a discarded iteration would be costly
+                if self.config.count_evaluation or not self.overlaps:  # on a robot, a discarded iteration is costly
                     yield None
             if self._evaluating is not None and self._reason_to_stop() is not None:
                 yield None
@@ -290,6 +291,7 @@ class Run(Record):
         mean, std = float(rollouts.totals.mean()), float(rollouts.totals.std())
         length = float(rollouts.lengths.mean())
         record: Metrics = {"return_mean": mean, "return_std": std, "length_mean": length, "eval_episodes": count}
+        marks |= {} if self.overlaps else {"alone": True}
         self.log("evaluation", record | marks)
         return Evaluation(self.state.iteration, self.state.steps, mean, std, count)
 

@@ -22,6 +22,7 @@ from offrank.algorithms.learning.networks import Floats
 from offrank.algorithms.learning.td3 import TD3Settings
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, IntArray, Memory, part, prefixed
+from offrank.core.checks import check_learned
 from offrank.core.errors import OffrankError, UsageError
 from offrank.core.noise import Purpose, philox
 from offrank.core.normalizer import Whitening
@@ -32,6 +33,7 @@ from offrank.core.work import Lesson
 CHUNK = 100  # updates whose batches are drawn together
 OUTLIER = np.float32(10.0)  # normalised states are clipped to this
 ACTOR_EVERY = 2  # updates of the critics per update of the actor
+LEAST_NORM = np.float32(1e-12)  # of weights, to divide by
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,12 @@ class ActorCriticLesson(Lesson):
     seed: int
     iteration: int
     alone: int = 0  # in the first updates the actor does not move, though its moments do
+    limit: float | None = None  # the largest norm of the weights between the actor's last two layers; None: any
 
     @property
     def batch_key(self) -> Hashable:
         """Runs whose networks and batches have the same sizes learn together, whatever their other settings."""
-        return self.settings.hidden, self.settings.batch, self.policy, self.space.box_key
+        return self.settings.hidden, self.settings.batch, self.policy, self.space.box_key, self.limit is None
 
     @classmethod
     def carry_out_together(
@@ -132,8 +135,7 @@ class ActorCriticLesson(Lesson):
         numbers: Memory = {"step": np.array(step, dtype=np.int64), "level": level, "unit": unit}
         out = prefixed("critic.", numbers | networks.pack(nets))
         out |= prefixed("actor.", actor)
-        if not all(np.isfinite(value).all() for value in out.values()):
-            raise OffrankError(f"the critics or the actor became non-finite in iteration {self.iteration}")
+        check_learned("the critics or the actor", self.iteration, *out.values())
         return out
 
     @cached_property
@@ -195,6 +197,9 @@ class ActorCriticLesson(Lesson):
         g = np.where((raw - action) * g > 0, 0, g)  # beyond the box only the way back counts
         downhill = -self.policy.pull_back(theta, z, g) / np.float32(len(z))
         networks.adam({"": theta}, {"": downhill}, {"": actor["first"]}, {"": actor["second"]}, size)
+        if self.limit is not None:
+            weights = self.policy.layers(theta)[-1].weights
+            weights *= min(np.float32(1), np.float32(self.limit) / max(np.linalg.norm(weights), LEAST_NORM))
 
     def _normalised(self, rows: IntArray) -> Floats:
         z: Floats = normalised(self.whitening, self.replay["state"][rows])

@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from offrank.algorithms.learning.actor_critic import ACTOR_EVERY, OUTLIER, ActorCriticLesson, half_range
+from offrank.algorithms.learning.actor_critic import (
+    ACTOR_EVERY,
+    LEAST_NORM,
+    OUTLIER,
+    ActorCriticLesson,
+    half_range,
+)
 from offrank.algorithms.learning.batched_networks import (
     UNROLLED,
     Actors,
@@ -31,7 +37,7 @@ from offrank.algorithms.learning.batched_networks import (
     upload,
 )
 from offrank.algorithms.learning.batched_trainer import DeviceTrainer, TransitionRows
-from offrank.algorithms.learning.device import DeviceReplay, Tensor, Update, wait_for
+from offrank.algorithms.learning.device import DeviceReplay, Tensor, Update
 from offrank.core.arrays import Memory, part
 from offrank.core.errors import OffrankError
 
@@ -49,6 +55,7 @@ class ActorCriticBatch(Actors):
         self.critics = CriticBatch(layout, runs, settings.batch, UNROLLED, device)
         self.noise = torch.zeros(runs, UNROLLED, settings.batch, policy.p, device=device)  # on the targets' actions
         self.rates = torch.zeros(PAIRS, 3, runs, 1, device=device)
+        self.limits = None if lesson.limit is None else torch.zeros(runs, 1, 1, device=device)
         self._bounds = bounds_on(lesson.space, device)
         self._scale = upload(half_range(lesson.space, policy.p), device)
         self._downhill = -1 / (settings.batch * self._scale)  # of the mean value of a batch
@@ -83,6 +90,10 @@ class ActorCriticBatch(Actors):
         if self._bounds is not None:
             g.masked_fill_((raw - action) * g < 0, 0)  # beyond the box only the way back counts
         self.descend(z, outputs, g, rates)
+        if self.limits is not None:
+            weights = self.policy.layers(self.thetas)[-1].weights
+            norm = torch.linalg.vector_norm(weights, dim=(1, 2), keepdim=True)
+            weights.mul_((self.limits / norm.clamp_(min=float(LEAST_NORM))).clamp_(max=1))
 
 
 class Draws:
@@ -116,11 +127,14 @@ class ActorCriticTrainer(DeviceTrainer[ActorCriticLesson, _Made]):
         return _Made(batch, self._record(batch.update))
 
     def _train(
-        self, lessons: Sequence[ActorCriticLesson], replays: Sequence[DeviceReplay], made: _Made
+        self, lessons: Sequence[ActorCriticLesson], owners: Sequence[Any], made: _Made
     ) -> list[Memory | OffrankError]:
-        batch, rows = made.batch, _Rows(lessons, replays, self._draws, self._device)
-        batch.critics.load([part(lesson.learner, "critic.") for lesson in lessons])
+        batch, replays = made.batch, [self._replays[owner] for owner in owners]
+        rows = _Rows(lessons, replays, self._draws, self._device)
+        self._load(batch.critics, [part(lesson.learner, "critic.") for lesson in lessons], owners)
         batch.critics.optimism[: len(lessons), 0, 0] = torch.tensor([lesson.settings.optimism for lesson in lessons])
+        if batch.limits is not None:
+            batch.limits[: len(lessons), 0, 0] = torch.tensor([float(lesson.limit or 0.0) for lesson in lessons])
         for name, place in _moving(batch).items():
             place.zero_()
             place[: len(lessons)] = torch.as_tensor(np.stack([lesson.learner[f"actor.{name}"] for lesson in lessons]))
@@ -129,15 +143,11 @@ class ActorCriticTrainer(DeviceTrainer[ActorCriticLesson, _Made]):
             upload(rates, self._device) for rates in _rates(lessons, batch.critics.runs, max(ends))
         )
         for k in range(len(critic_rates)):
-            rows.feed(batch, k, [r for r, end in enumerate(ends) if k * UNROLLED < end])
+            rows.feed_graph(batch, k, [r for r, end in enumerate(ends) if k * UNROLLED < end])
             batch.critics.rates.copy_(critic_rates[k])
             batch.rates.copy_(actor_rates[k])
             made.train()
-        wait_for(self._device)
-        return self._outcomes(lessons, batch)
-
-    def _outcomes(self, lessons: Sequence[ActorCriticLesson], batch: ActorCriticBatch) -> list[Memory | OffrankError]:
-        nets = batch.critics.unload(len(lessons))
+        nets = self._unload(batch.critics, owners)
         actors = {name: place.cpu().numpy() for name, place in _moving(batch).items()}
         out: list[Memory | OffrankError] = []
         for r, lesson in enumerate(lessons):
@@ -159,7 +169,7 @@ class _Rows(TransitionRows):
         device: str,
     ):
         first, runs, B = lessons[0], len(lessons), lessons[0].settings.batch
-        super().__init__(lessons, replays, UNROLLED * B, device, float(OUTLIER))
+        super().__init__(lessons, replays, DRAWN * B, device, float(OUTLIER))
         self._batch, self._draws = B, [draws(lesson, device) for lesson in lessons]
         self._half = upload(half_range(first.space, self.p), device)
         integers = partial(torch.zeros, dtype=torch.int64, device=device)
@@ -170,14 +180,13 @@ class _Rows(TransitionRows):
         noise = np.array([[lesson.settings.target_noise, lesson.settings.target_noise_clip] for lesson in lessons])
         self._deviation, self._limit = upload(noise.astype(np.float32), device).T[:, :, None, None, None]
 
-    def feed(self, batch: ActorCriticBatch, k: int, going: Sequence[int]) -> None:
-        """Write the batches of graph number k for some runs."""
+    def feed_graph(self, batch: ActorCriticBatch, k: int, going: Sequence[int]) -> None:
+        """Write the batches of graph number k, of some runs."""
         begin = k * UNROLLED % DRAWN
         if begin == 0:
             self._draw(going)
-        B, end = self._batch, begin + UNROLLED
-        self.gather(batch.critics, self._at[:, begin * B : end * B], going, self._half)
-        batch.noise[: len(self.rings)] = self._noise[:, begin:end]
+        self.feed(batch.critics, begin * self._batch, self._half)
+        batch.noise[: len(self.rings)] = self._noise[:, begin : begin + UNROLLED]
         gain, boot = (rows[: len(self.rings)] for rows in (batch.critics.gain, batch.critics.boot))
         gain.sub_(self._level * (1 - boot)).div_(self._unit)
 
@@ -185,6 +194,7 @@ class _Rows(TransitionRows):
         for r in going:
             self._draws[r].next(self._drawn, self._noise[r], len(self.transitions[r]))
             torch.index_select(self.transitions[r], 0, self._drawn.flatten(), out=self._at[r])
+        self.look_up(self._at, going)
         self._noise.mul_(self._deviation).clamp_(-self._limit, self._limit).mul_(self._half)
 
 

@@ -7,6 +7,7 @@ recorded graph:
 - A network is a row of one array, so that Adam is a few operations on all networks together. Biases are further rows
   of the weights (`Layout`): no sums and additions of their own.
 - The critics and their slow copies are evaluated together.
+- With Triton, steps that read and write the same memory are one kernel (`kernels.py`).
 - The batches of the next UNROLLED updates are gathered at once, between two graphs.
 
 Runs have different numbers of updates. An update that a run does not have moves nothing: its rates are 0.
@@ -14,8 +15,11 @@ Runs have different numbers of updates. An update that a run does not have moves
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +28,7 @@ import torch
 
 from offrank.algorithms.learning import networks
 from offrank.algorithms.learning.critics import TINY
-from offrank.algorithms.learning.device import Tensor
+from offrank.algorithms.learning.device import Tensor, wait_for
 from offrank.algorithms.learning.networks import EPSILON, NETWORKS, NEW1, NEW2
 from offrank.core.arrays import Memory, part
 from offrank.core.policy import Layer, Policy
@@ -32,6 +36,10 @@ from offrank.core.space import Space
 
 Bounds = tuple[Tensor, Tensor] | None
 
+# PyTorch comes with Triton where it has GPUs, except on Windows
+kernels: Any = import_module("offrank.algorithms.learning.kernels") if find_spec("triton") else None
+
+WITHOUT = "lessons are slower than they need be: Triton, which wants a C compiler and Python's headers, fails here"
 UNROLLED = 20  # updates per graph
 ALIGNED = 8  # matrices have a multiple of this many rows, for the speed of their products
 
@@ -63,55 +71,60 @@ class Layout:
             matrix[:, into + 1 :] = 0
 
     def unpack(self, rows: Any) -> Memory:
-        """The inverse of `pack`."""
+        """The inverse of `pack`, as views."""
         nets: Memory = {}
         for layer, (matrix, into) in enumerate(
             zip(self.matrices(rows), (self.inputs, self.hidden, self.hidden), strict=True), start=1
         ):
-            nets[f"w{layer}"], nets[f"c{layer}"] = matrix[:, :into].copy(), matrix[:, into : into + 1].copy()
+            nets[f"w{layer}"], nets[f"c{layer}"] = matrix[:, :into], matrix[:, into : into + 1]
         return nets
 
-    def forward(self, y: Tensor) -> tuple[Tensor, Any]:
-        """What a hidden layer rectifies, of its values y (L, B, hidden), and what `back` needs."""
-        if not self.standardised:
-            return y, None
-        standard, mean, factor = torch.native_layer_norm(y, (self.hidden,), None, None, float(TINY))
-        return standard, (y, mean, factor)
+    def rectify(self, y: Tensor, h: Tensor | None) -> tuple[Tensor, ...]:
+        """Write the values y (L, B, hidden) of a hidden layer, rectified, to the first columns of h (L, B, ...), if
+        given. Returns what `back` needs."""
+        if self.standardised and fused(y):
+            return y, *kernels.rectify(y, h)
+        kept = torch.native_layer_norm(y, (self.hidden,), None, None, float(TINY)) if self.standardised else (y,)
+        if h is not None:
+            torch.clamp(kept[0], min=0, out=h[..., : self.hidden])
+        return (*kept, y)
 
-    def back(self, d: Tensor, rectified: Tensor, kept: Any) -> Tensor:
-        """The gradient before a hidden layer, from that at its output (L, B, hidden). What was rectified may be given
-        before or after that."""
-        d = torch.ops.aten.threshold_backward(d, rectified, 0)
-        if kept is None:
+    def back(self, d: Tensor, kept: Sequence[Tensor]) -> Tensor:
+        """The gradient with respect to the first of the values of a hidden layer, from that with respect to what they
+        became, d (L, B, hidden)."""
+        if self.standardised and fused(d):
+            return kernels.back(d, *kept)
+        standard, *moments, y = (array[: len(d)] for array in kept)
+        d = torch.ops.aten.threshold_backward(d, standard, 0)
+        if not self.standardised:
             return d
-        y, mean, factor = (array[: len(d)] for array in kept)
         only = [True, False, False]  # there are no weights and biases after standardising
-        return torch.ops.aten.native_layer_norm_backward(d, y, (self.hidden,), mean, factor, None, None, only)[0]
+        return torch.ops.aten.native_layer_norm_backward(d, y, (self.hidden,), *moments, None, None, only)[0]
 
     def input_gradient(self, nets: Tensor, x: Tensor, columns: slice, h1: Tensor) -> Tensor:
         """Gradient (L, B, k) of the outputs of networks (L, P) with respect to k columns of their inputs x. `h1` is
         overwritten: the first hidden layer, with its column of 1."""
         w1, w2, w3 = self.matrices(nets)
-        y1, kept1 = self.forward(torch.bmm(x, w1))
-        torch.clamp(y1, min=0, out=h1[..., : self.hidden])
-        y2, kept2 = self.forward(torch.bmm(h1, w2))
-        d2 = self.back(w3[:, : self.hidden].mT.expand_as(y2), y2, kept2)
-        d1 = self.back(torch.bmm(d2, w2[:, : self.hidden].mT), y1, kept1)
+        kept1 = self.rectify(torch.bmm(x, w1), h1)
+        kept2 = self.rectify(torch.bmm(h1, w2), None)
+        d2 = self.back(w3[:, : self.hidden].mT.expand_as(kept2[0]), kept2)
+        d1 = self.back(torch.bmm(d2, w2[:, : self.hidden].mT), kept1)
         return torch.bmm(d1, w1[:, columns].mT)
 
 
 class CriticBatch:
     """The twin critics of C runs, and the batches of U updates of them, in arrays at fixed addresses.
 
-    The order of the networks is (critic or slow copy, twin, run).
+    The order of the networks is (critic or slow copy, twin, run). A run's networks and Adam's moments of them, in the
+    order of `networks.NETWORKS`, are also one array (4, 2, P), its *rows*.
     """
 
     def __init__(self, layout: Layout, runs: int, batch: int, updates: int, device: str):
         zeros = partial(torch.zeros, device=device)
-        self.layout, self.runs = layout, runs
+        self.layout, self.runs, self._device = layout, runs, device
         columns, wide = layout.shapes[0][0], layout.shapes[1][0]
-        self.values = zeros(2, 2, runs, layout.size)
-        self.first, self.second, self._gradient = (zeros(2 * runs, layout.size) for _ in range(3))
+        self._rows, self._gradient = zeros(4, 2, runs, layout.size), zeros(2 * runs, layout.size)
+        self.values, (self.first, self.second) = self._rows[:2], self._rows[2:].flatten(1, 2)
         self.inputs = zeros(2, 2, runs, updates, batch, columns)  # at which the critics are trained; of their targets
         self.gain, self.boot = zeros(runs, updates, batch, 1), zeros(runs, updates, batch, 1)
         self.rates = zeros(updates, 4, 2 * runs, 1)  # Adam's, and the shares by which the slow copies follow
@@ -119,25 +132,25 @@ class CriticBatch:
         self.h1, self._h2 = zeros(4 * runs, batch, wide), zeros(4 * runs, batch, wide)
         for ones in (self.inputs[..., layout.inputs], self.h1[..., layout.hidden], self._h2[..., layout.hidden]):
             ones.fill_(1)
-        self._host = torch.zeros(4, 2, runs, layout.size, pin_memory=device.startswith("cuda"))
+        self._host = torch.zeros(runs, 4, 2, layout.size, pin_memory=device.startswith("cuda"))
 
-    def load(self, critics: Sequence[Memory]) -> None:
-        """Begin with the critics of some runs."""
-        for which, rows in zip(NETWORKS, self._host.numpy(), strict=True):
-            for r, own in enumerate(critics):
-                self.layout.pack(part(own, f"{which}."), rows[:, r])
-        for place, rows in zip(self._places(), self._host, strict=True):
-            place.copy_(rows)
+    def load(self, critics: Sequence[Memory | Tensor]) -> None:
+        """Begin with the critics of some runs: by name, or their rows on the device."""
+        for r, own in enumerate(critics):
+            if isinstance(own, dict):
+                for which, rows in zip(NETWORKS, self._host[r].numpy(), strict=True):
+                    self.layout.pack(part(own, f"{which}."), rows)
+                own = self._host[r]
+            self._rows[:, :, r].copy_(own, non_blocking=True)
 
-    def unload(self, runs: int) -> list[list[Memory]]:
-        """The networks of the first runs, as `networks.pack` takes them."""
-        for place, rows in zip(self._places(), self._host, strict=True):
-            rows.copy_(place)
-        return [[self.layout.unpack(rows[:, r]) for rows in self._host.numpy()] for r in range(runs)]
-
-    def _places(self) -> list[Tensor]:
-        """What is loaded: (2, runs, P) each, in the order of `networks.NETWORKS`."""
-        return [*self.values, *(moments.view(2, self.runs, -1) for moments in (self.first, self.second))]
+    def unload(self, runs: int) -> tuple[list[Tensor], list[list[Memory]]]:
+        """The critics of the first runs: rows on the device, and networks, as `networks.pack` takes them."""
+        kept = [self._rows[:, :, r].clone() for r in range(runs)]
+        for place, rows in zip(self._host, kept, strict=False):
+            place.copy_(rows, non_blocking=True)
+        wait_for(self._device)
+        copies = [rows.numpy().copy() for rows in self._host[:runs]]
+        return kept, [[self.layout.unpack(rows) for rows in copy] for copy in copies]
 
     def update(self, u: int) -> None:
         """Update number u of the critics, and of the slow copies."""
@@ -145,10 +158,8 @@ class CriticBatch:
         x = self.inputs[:, :, :, u].flatten(0, 2)
         w1, w2, w3 = layout.matrices(self.values.flatten(0, 2))
         # values of the critics, and targets by the slow copies
-        y1, kept1 = layout.forward(torch.bmm(x, w1))
-        torch.clamp(y1, min=0, out=self.h1[..., :hidden])
-        y2, kept2 = layout.forward(torch.bmm(self.h1, w2))
-        torch.clamp(y2, min=0, out=self._h2[..., :hidden])
+        kept1 = layout.rectify(torch.bmm(x, w1), self.h1)
+        kept2 = layout.rectify(torch.bmm(self.h1, w2), self._h2)
         out, slow = torch.bmm(self._h2, w3).view(2, 2, runs, -1, 1)
         beyond = torch.lerp(torch.minimum(*slow), torch.maximum(*slow), self.optimism)
         y = torch.addcmul(self.gain[:, u], self.boot[:, u], beyond)
@@ -156,13 +167,12 @@ class CriticBatch:
         half = 2 * runs
         h1, h2, w2, w3 = self.h1[:half], self._h2[:half], w2[:half], w3[:half]
         d3 = (out - y).flatten(0, 1)
-        d2 = layout.back(d3 * w3[:, :hidden].mT, h2[..., :hidden], kept2)
-        d1 = layout.back(torch.bmm(d2, w2[:, :hidden].mT), h1[..., :hidden], kept1)
+        d2 = layout.back(d3 * w3[:, :hidden].mT, kept2)
+        d1 = layout.back(torch.bmm(d2, w2[:, :hidden].mT), kept1)
         for place, into, d in zip(layout.matrices(self._gradient), (x[:half], h1, h2), (d1, d2, d3), strict=True):
             place.baddbmm_(into.mT, d, beta=0, alpha=scale)
         q, following = self.values.flatten(1, 2)
-        adam(q, self._gradient, self.first, self.second, self.rates[u])
-        following.lerp_(q, self.rates[u, 3])
+        adam(q, self._gradient, self.first, self.second, self.rates[u], following)
 
 
 class Actors:
@@ -204,13 +214,38 @@ class Actors:
         return self.policy.layers(self.thetas)
 
 
-def adam(values: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Tensor) -> None:
+def adam(
+    values: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Tensor, slow: Tensor | None = None
+) -> None:
     """One update of Adam of rows (L, P), in place. `gradient` is overwritten. The rates (3, L, 1) are the shares of the
-    new in both moments, and minus the step sizes."""
+    new in both moments, and minus the step sizes. With slow copies, a fourth is the share by which they follow."""
+    if fused(values):
+        kernels.adam(values, gradient, first, second, rates, slow)
+        return
     first.lerp_(gradient, rates[0])
     second.lerp_(gradient.square_(), rates[1])
     step = second.sqrt().add_(EPSILON)
     values.addcmul_(torch.div(first, step, out=step), rates[2])
+    if slow is not None:
+        slow.lerp_(values, rates[3])
+
+
+def fused(array: Tensor) -> bool:
+    """Whether the kernels of `kernels.py` are used for an array."""
+    return kernels is not None and bool(array.is_cuda) and kernels_work(str(array.device))
+
+
+@cache
+def kernels_work(device: str) -> bool:
+    """Whether Triton can compile a kernel, for which it needs a C compiler and Python's headers. Warns if it cannot."""
+    one = torch.zeros(1, 1, device=device)
+    try:
+        kernels.adam(*(one.clone() for _ in range(4)), torch.zeros(4, 1, device=device), None)
+    except Exception as error:  # whatever its compilers raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        warnings.warn(f"{WITHOUT} ({reason:.200})", stacklevel=2)
+        return False
+    return True
 
 
 def adam_rates(rate: float, step: int, count: int) -> Any:

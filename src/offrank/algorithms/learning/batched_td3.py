@@ -27,7 +27,7 @@ from offrank.algorithms.learning.batched_networks import (
     upload,
 )
 from offrank.algorithms.learning.batched_trainer import DeviceTrainer, TransitionRows
-from offrank.algorithms.learning.device import DeviceReplay, Tensor, Update, wait_for
+from offrank.algorithms.learning.device import DeviceReplay, Tensor, Update
 from offrank.algorithms.learning.td3 import TD3Lesson
 from offrank.core.arrays import Memory
 from offrank.core.errors import OffrankError
@@ -106,19 +106,16 @@ class TD3Trainer(DeviceTrainer[TD3Lesson, _Batch]):
     def __init__(self, device: str, draws: Callable[[TD3Lesson, str], Any] = Draws):
         super().__init__(device, draws)
 
-    def _train(
-        self, lessons: Sequence[TD3Lesson], replays: Sequence[DeviceReplay], made: _Batch
-    ) -> list[Memory | OffrankError]:
-        rows = _Rows(lessons, replays, self._draws, self._device)
+    def _train(self, lessons: Sequence[TD3Lesson], owners: Sequence[Any], made: _Batch) -> list[Memory | OffrankError]:
+        rows = _Rows(lessons, [self._replays[owner] for owner in owners], self._draws, self._device)
+        self._load(made.critics, [lesson.critics for lesson in lessons], owners)
         self._train_critics(lessons, made, rows)
         self._train_actors(lessons, made, rows)
-        wait_for(self._device)
-        return self._outcomes(lessons, made)
+        return self._outcomes(lessons, self._unload(made.critics, owners), made.actors)
 
     def _train_critics(self, lessons: Sequence[TD3Lesson], made: _Batch, rows: _Rows) -> None:
         """All updates of the critics. A graph never goes beyond a run's share: then its first critic is kept."""
         critics, settings, g = made.critics, lessons[0].settings, len(lessons[0].thetas)
-        critics.load([lesson.critics for lesson in lessons])
         made.actors.critics.zero_()
         plans = [_pieces(lesson.shares) for lesson in lessons]
         length = max(map(len, plans))
@@ -158,9 +155,11 @@ class TD3Trainer(DeviceTrainer[TD3Lesson, _Batch]):
             actors.rates.copy_(rates[k])
             made.train_actors()
 
-    def _outcomes(self, lessons: Sequence[TD3Lesson], made: _Batch) -> list[Memory | OffrankError]:
-        g, nets = len(lessons[0].thetas), made.critics.unload(len(lessons))
-        thetas = made.actors.thetas.cpu().numpy().astype(np.float64)
+    def _outcomes(
+        self, lessons: Sequence[TD3Lesson], nets: Sequence[Sequence[Memory]], actors: ActorBatch
+    ) -> list[Memory | OffrankError]:
+        g = len(lessons[0].thetas)
+        thetas = actors.thetas.cpu().numpy().astype(np.float64)
         out: list[Memory | OffrankError] = []
         for r, lesson in enumerate(lessons):
             try:
@@ -213,7 +212,8 @@ class _Rows(TransitionRows):
             drawn = self._drawn[r]
             self._draws[r].critics(drawn.view(UNROLLED, -1), self._noise[r], len(self.transitions[r]))
             torch.index_select(self.transitions[r], 0, drawn, out=self._at[r])
-        later = self.gather(critics, self._at, going, 1.0)
+        self.look_up(self._at, going)
+        later = self.feed(critics, 0, 1.0)
         action = clipped(self._policy.act_together(self._thetas[self._each, members], later), self._bounds)
         eps = (settings.target_noise * self._noise).clamp_(-settings.target_noise_clip, settings.target_noise_clip)
         action = clipped(action + eps.flatten(1, 2), self._bounds)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
+from offrank.algorithms.learning import networks
 from offrank.algorithms.learning.batched_networks import CriticBatch, upload
 from offrank.algorithms.learning.device import DeviceReplay, Tensor, Update, recorder
 from offrank.algorithms.learning.td3 import TD3Settings
@@ -39,8 +42,8 @@ Made = TypeVar("Made")
 
 
 class DeviceTrainer(ABC, Generic[L, Made]):
-    """Carries out the lessons of several runs in one batch. What it makes on the device is kept: a replay buffer per
-    run, and the arrays and graphs for a number of runs.
+    """Carries out the lessons of several runs in one batch. What it makes on the device is kept: a replay buffer and
+    the critics of each run, and the arrays and graphs for a number of runs.
 
     Args:
         device: a PyTorch device name.
@@ -52,13 +55,18 @@ class DeviceTrainer(ABC, Generic[L, Made]):
         self._record: Callable[[Update], Update] = recorder(device)
         self._batches: dict[Any, Made] = {}
         self._replays: WeakKeyDictionary[Any, DeviceReplay] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Any, tuple[Memory, Tensor]] = WeakKeyDictionary()  # outcome, rows of its critics
+        self._stream: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if device.startswith("cuda"):  # a stream of its own: the engine's work goes on beside it
+            cuda: Any = torch.cuda
+            self._stream = partial(cuda.stream, cuda.Stream(device))
 
     @abstractmethod
     def _make(self, lesson: L, runs: int) -> Made:
         """The arrays and graphs for lessons like this one of several runs."""
 
     @abstractmethod
-    def _train(self, lessons: Sequence[L], replays: Sequence[DeviceReplay], made: Made) -> list[Memory | OffrankError]:
+    def _train(self, lessons: Sequence[L], owners: Sequence[Any], made: Made) -> list[Memory | OffrankError]:
         """Carry out lessons on arrays that have room for them."""
 
     def train(self, lessons: Sequence[L], owners: Sequence[object]) -> list[Memory | OffrankError]:
@@ -72,12 +80,13 @@ class DeviceTrainer(ABC, Generic[L, Made]):
             EngineError: there is not enough memory on the device.
         """
         try:
-            self._update_replays(lessons, owners)
-            made = self._batch(lessons[0], len(lessons))
-            return self._train(lessons, [self._replays[owner] for owner in owners], made)
+            with self._stream():
+                self._update_replays(lessons, owners)
+                return self._train(lessons, owners, self._batch(lessons[0], len(lessons)))
         except torch.cuda.OutOfMemoryError:
             self._batches.clear()
             self._replays.clear()
+            self._kept.clear()
         raise EngineError(
             f"{self._device} has no room for the lessons of {len(lessons)} runs, with a replay of "
             f"{lessons[0].settings.replay:,} transitions each: train fewer runs at a time, or set a smaller replay"
@@ -86,10 +95,28 @@ class DeviceTrainer(ABC, Generic[L, Made]):
     def _update_replays(self, lessons: Sequence[L], owners: Sequence[object]) -> None:
         for ended in [owner for owner in self._replays if getattr(owner, "done", False)]:
             del self._replays[ended]  # it may be kept by someone else, but needs no room here
+            self._kept.pop(ended, None)
         for owner, lesson in zip(owners, lessons, strict=True):
             if owner not in self._replays:
                 self._replays[owner] = DeviceReplay(self._device, lesson.settings.replay)
             self._replays[owner].update(lesson.replay)
+
+    def _load(self, batch: CriticBatch, critics: Sequence[Memory], owners: Sequence[Any]) -> None:
+        """Begin with the critics of some runs. Those that are what the run's last lesson returned are there already."""
+        found = [self._rows_of(owner, own) for owner, own in zip(owners, critics, strict=True)]
+        batch.load([own if rows is None else rows for rows, own in zip(found, critics, strict=True)])
+
+    def _rows_of(self, owner: Any, critics: Memory) -> Tensor | None:
+        """The rows of a run's critics on the device; None if it has not these."""
+        outcome, rows = self._kept.get(owner, ({}, None))
+        return rows if all(critics[name] is array for name, array in outcome.items()) else None
+
+    def _unload(self, batch: CriticBatch, owners: Sequence[Any]) -> list[list[Memory]]:
+        """The critics of some runs after their lessons, as `networks.pack` takes them."""
+        rows, nets = batch.unload(len(owners))
+        for owner, own, kept in zip(owners, nets, rows, strict=True):
+            self._kept[owner] = networks.pack(own), kept
+        return nets
 
     def _batch(self, lesson: L, runs: int) -> Made:
         """The arrays and graphs for several runs: one set per power of two, and for the middle between two."""
@@ -105,7 +132,7 @@ class TransitionRows:
     """The transitions of several runs, to gather batches of them.
 
     Args:
-        count: of transitions per run and batch.
+        count: of transitions per run that are looked up together.
         outlier: normalised states are clipped to this.
     """
 
@@ -127,20 +154,25 @@ class TransitionRows:
         self.width = self.rings[0].shape[1]
         self._seen = torch.zeros(len(lessons), count, 2, self.width, device=device)
 
-    def gather(self, critics: CriticBatch, at: Tensor, going: Sequence[int], scale: Tensor | float) -> Tensor:
-        """Look up the transitions of some runs, and write them into the next batches of the critics, with actions in
-        units of `scale`.
+    def look_up(self, at: Tensor, going: Sequence[int]) -> None:
+        """Look up the transitions of some runs, which `feed` then writes into batches.
 
         Args:
             at: the rows (runs, count, 2) at which they start and end.
+        """
+        for r in going:
+            torch.index_select(self.rings[r], 0, at[r].flatten(), out=self._seen[r].flatten(0, 1))
+
+    def feed(self, critics: CriticBatch, begin: int, scale: Tensor | float) -> Tensor:
+        """Write the next transitions, from number `begin` of those looked up on, into the batches of the critics, with
+        actions in units of `scale`.
 
         Returns:
-            Normalised states (runs, count, n) at which they end.
+            Normalised states (runs, m, n) at which they end.
         """
-        n, p, runs, seen = self.n, self.p, len(self.rings), self._seen
-        for r in going:
-            torch.index_select(self.rings[r], 0, at[r].flatten(), out=seen[r].flatten(0, 1))
-        x, target = critics.inputs[:, :, :runs].flatten(3, 4)  # each (2, runs, count, columns)
+        n, p, runs = self.n, self.p, len(self.rings)
+        x, target = critics.inputs[:, :, :runs].flatten(3, 4)  # each (2, runs, m, columns)
+        seen = self._seen[:, begin : begin + x.shape[2]]
         x[..., :n] = self.normalised(seen[:, :, 0, :n])
         x[..., n : n + p] = seen[:, :, 0, n : n + p] / scale
         later = self.normalised(seen[:, :, 1, :n])

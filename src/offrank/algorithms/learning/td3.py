@@ -21,6 +21,7 @@ from offrank.algorithms.learning.device import has_torch
 from offrank.algorithms.learning.networks import Floats
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, IntArray, Memory, part
+from offrank.core.checks import check_learned
 from offrank.core.errors import OffrankError, UsageError
 from offrank.core.noise import Purpose, philox
 from offrank.core.normalizer import Whitening
@@ -135,8 +136,7 @@ class TD3Lesson(Lesson):
         """
         step = int(self.critics["step"]) + self.critic_updates
         out: Memory = {"step": np.array(step, dtype=np.int64), "thetas": thetas, **networks.pack(nets)}
-        if not all(np.isfinite(value).all() for value in out.values()):
-            raise OffrankError(f"the critics or actors became non-finite in iteration {self.iteration}")
+        check_learned("the critics or actors", self.iteration, *out.values())
         return out
 
     def stream(self, which: int) -> Generator:

@@ -36,6 +36,7 @@ from offrank.algorithms.rankers.controls import Random
 from offrank.algorithms.rankers.trust import correlation, no_evidence, observe, sign_accuracy
 from offrank.core.arithmetic import one_blas_thread
 from offrank.core.arrays import FloatArray, IntArray, Memory, part, prefixed
+from offrank.core.checks import usable
 from offrank.core.errors import OffrankError, UsageError
 from offrank.core.noise import Purpose, philox
 from offrank.core.policy import Policy
@@ -197,7 +198,7 @@ class Critic(Ranker):
     def outcome(self, nets: Sequence[Memory], step: int, unit: float, proposal: Proposal) -> Memory:
         """Networks, target networks and Adam's moments, as stored in the memory. Networks that diverged are
         reinitialised."""
-        if not all(np.isfinite(value).all() for value in nets[0].values()):
+        if not usable(*(value for net in nets for value in net.values())):
             return self._new_networks(proposal.policy, proposal.directions.seed, proposal.iteration + 1)
         return _networks(nets, step, unit)
 

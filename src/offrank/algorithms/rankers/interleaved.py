@@ -18,6 +18,7 @@ from offrank.algorithms.rankers.kernel import Kernel
 from offrank.algorithms.rankers.on_policy import OnPolicy
 from offrank.core.arithmetic import concordance
 from offrank.core.arrays import Memory
+from offrank.core.checks import LARGEST
 from offrank.core.errors import UsageError
 from offrank.core.policy import Policy
 from offrank.core.work import Asking
@@ -84,8 +85,8 @@ class Adaptive(Mixed):
         # off-policy ranking is trusted until its scores disagree with the returns
         return {
             "tau": np.ones(()),
-            "progress": np.full((), -np.inf),
-            "average": np.full((), np.nan),
+            "progress": np.full((), -LARGEST),
+            "average": np.zeros(()),
             "stalled": np.zeros((), dtype=np.int64),
             "fall_back": np.zeros((), dtype=np.bool_),
         }
@@ -113,7 +114,8 @@ class Adaptive(Mixed):
 
         run = ranking.pairs or pairs  # all that were run: only the best of an on-policy iteration would seem progress
         now = float(np.mean([run.plus, run.minus]))
-        average = now if np.isnan(average) else decay * average + (1 - decay) * now
+        first = progress == -LARGEST
+        average = now if first else decay * average + (1 - decay) * now
         stalled = 0 if average > progress or was_on_policy else stalled + 1
         return {
             "tau": np.full((), tau),

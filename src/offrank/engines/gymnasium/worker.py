@@ -9,8 +9,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
-import time
 import warnings
 from dataclasses import dataclass
 
@@ -19,6 +17,7 @@ import cloudpickle
 from offrank.core.arrays import FloatArray
 from offrank.core.errors import OffrankError, UsageError
 from offrank.core.normalizer import Whitening
+from offrank.core.parent import end_with_parent
 from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode
 from offrank.engines.gymnasium.env_runner import EnvRunner, one_line
@@ -62,15 +61,8 @@ class Outcome:
     result: Episode | OffrankError
 
 
-def _end_after(parent: int) -> None:
-    """End this process after its parent: while an environment hangs it does not see that stdin is closed."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
-
-
 def main() -> None:
-    threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
+    end_with_parent(lambda: os._exit(1))  # while an environment hangs it does not see that stdin is closed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and closes our stdin
     inbox = sys.stdin.buffer
     outbox = os.fdopen(os.dup(1), "wb")

@@ -13,6 +13,7 @@ from offrank.core.errors import EngineError
 from offrank.core.normalizer import Whitening
 from offrank.core.policy import Policy
 from offrank.core.rollouts import Episode, Trajectory
+from offrank.core.work import device_lock
 from offrank.engines.warp.kernels import (
     FIELDS,
     add_noise,
@@ -273,7 +274,7 @@ class Worlds:
                 return
             if self._graph is None:
                 self._control_step()  # compiles the kernels, which cannot be captured
-                with wp.ScopedCapture() as capture:
+                with device_lock, wp.ScopedCapture() as capture:
                     self._control_step()
                 self._graph = capture.graph
             for _ in range(steps):

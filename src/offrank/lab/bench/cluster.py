@@ -24,7 +24,7 @@ from offrank.engines.ray.engine import RayEngine
 from offrank.lab.bench.rounds import alternate, ratio
 from offrank.lab.requests import around_start
 from offrank.policies import make_policy
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 from offrank.tasks import TASKS
 
 EPISODE = 0.1  # seconds that an episode should last, within STEPS

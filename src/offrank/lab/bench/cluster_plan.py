@@ -22,7 +22,7 @@ from offrank.cli.options import count
 from offrank.core.files import read_json
 from offrank.lab.script import make_parser, run_script
 from offrank.lab.studies.tables import Table
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 from offrank.tasks import TASKS
 
 TASK = "Humanoid-v3"

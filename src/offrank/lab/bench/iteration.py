@@ -26,7 +26,8 @@ from offrank.engines.native.simulation import Simulation
 from offrank.lab.bench.rollouts import bare_physics, record, some_policies
 from offrank.lab.bench.rounds import alternate, ratio
 from offrank.policies import make_policy
-from offrank.runs.config import configure, resolve
+from offrank.runs.config import configure
+from offrank.runs.recipe import resolve
 from offrank.runs.run import Run
 from offrank.tasks import TASKS
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from offrank.engines import make_engine
 from offrank.lab.bench.rounds import ratio
-from offrank.runs.config import configure, resolve
+from offrank.runs.config import configure
 from offrank.runs.drive import drive
+from offrank.runs.recipe import resolve
 from offrank.runs.run import Run
 from offrank.tasks.models import quiet_mujoco
 

@@ -25,8 +25,9 @@ from offrank.core.files import write_json
 from offrank.core.version import versions
 from offrank.engines import Engine, make_engine
 from offrank.lab.script import make_parser, run_script
-from offrank.runs.config import configure, resolve
+from offrank.runs.config import configure
 from offrank.runs.drive import drive
+from offrank.runs.recipe import resolve
 from offrank.runs.run import Run
 from offrank.tasks.models import quiet_mujoco
 

@@ -28,7 +28,8 @@ from offrank.engines import ENGINES, Engine, make_engine, native_name, resolve_e
 from offrank.lab.rank_quality.analysis import analyse, summary
 from offrank.lab.rank_quality.checkpoints import Checkpoint, train_to
 from offrank.lab.rank_quality.measure import Measurements, check_names, gather, rankers_for
-from offrank.runs.config import clipping, configure, resolve
+from offrank.runs.config import configure
+from offrank.runs.recipe import clipping, resolve
 
 ITERATIONS = [30, 100, 250]
 RECORD, FIGURE = "rank-quality.json", "rank-quality.png"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from offrank.algorithms.learning.device import check_lessons
-from offrank.cli import cluster, gpu
+from offrank.cli import cluster, gpu, processes
 from offrank.cli.listing import our_task
 from offrank.cli.options import Parser, count, natural, seeds
 from offrank.core.errors import Interrupted, OffrankError, UsageError, did_you_mean
@@ -30,6 +31,7 @@ examples:
   offrank reproduce boxplots --tasks Swimmer-v3          uses the same runs: nothing is run twice
   offrank reproduce seeds --engine warp                  100 seeds side by side on a GPU
   offrank reproduce table1 --engine ray --address auto   on a cluster
+  offrank reproduce guided --engine mujoco --lessons cuda --processes 8
   offrank reproduce lqr
   offrank reproduce table1 --from results/table1.json    table and figures from stored rows, without running
   offrank reproduce seeds --from DIR --budget 1M         as if every budget had been 1M
@@ -37,6 +39,7 @@ examples:
 It may be interrupted, started again with more seeds, or started by several processes on one folder: only missing runs
 are started. See docs/paper/reproduction.md for the files.
 """
+AGAIN = "the same command continues from here"
 
 
 def add_parser(verbs: Any) -> None:
@@ -63,6 +66,7 @@ def add_parser(verbs: Any) -> None:
     how.add_argument("--workers", type=natural, help="processes of the gymnasium engine (default: one per CPU)")
     how.add_argument("--lessons", metavar="cpu|cuda", help="where critics are trained (default: where the engine is)")
     how.add_argument("--side-by-side", type=count, metavar="K", help="runs at a time (default: what suits the engine)")
+    processes.add_flag(how)
     how.add_argument("--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="default runs/reproduce")
     how.add_argument(
         "--from", dest="source", type=Path, nargs="+", metavar="PATH", help="run nothing: read rows or run folders"
@@ -91,8 +95,9 @@ def reproduce(args: argparse.Namespace) -> int:
     if args.unfinished and not args.source:
         raise UsageError("--unfinished needs --from: without it, a study shows finished runs and lists the others")
     if args.source:
-        if args.dry_run:
-            raise UsageError("--from runs nothing: it cannot be combined with --dry-run")
+        for flag, given in (("--dry-run", args.dry_run), ("--processes", args.processes)):
+            if given:
+                raise UsageError(f"--from runs nothing: it cannot be combined with {flag}")
         return _present_stored(study, options, args)
     check_lessons(args.lessons)
     plan = study.plan(options)
@@ -101,37 +106,71 @@ def reproduce(args: argparse.Namespace) -> int:
         engine=args.engine,
         threads=args.threads,
         workers=args.workers,
-        side_by_side=args.side_by_side or study.side_by_side,
+        side_by_side=args.side_by_side,
+        timed=study.timed,
         gpu=gpu.gpu_of(args, args.engine or "auto"),
         lessons=args.lessons,
         cluster=cluster.cluster_of(args),
     )
+    for flag, given in (("--processes", args.processes), ("--side-by-side", args.side_by_side)):
+        if study.timed and (given or 1) > 1:
+            raise UsageError(f"{flag} does not go with {study.name}, which times runs one at a time")
     if args.dry_run:
         return _print_estimate(plan, settings, args)
-    display = growing_display(sys.stderr, enabled=not args.quiet)
+    one_of_several = processes.end_if_abandoned()
+    todo = missing(plan, settings.pool)
+    shared = min(args.processes or 1, len(todo))
     failure: OffrankError | None = None
-    progress = Progress()
+    status, progress = 0, Progress()
     try:
-        progress = carry_out(plan, settings, display)
+        if shared > 1:
+            status = _carry_out_in_processes(todo, shared, settings, args)
+        else:
+            progress = _carry_out(plan, settings, args)
     except Interrupted as error:
-        print(f"offrank: {error}; saved, the same command continues from here", file=sys.stderr)
+        print(f"offrank: {error}; saved, {AGAIN}", file=sys.stderr)
         return 128 + error.signum
     except UsageError:
         raise
     except OffrankError as error:  # the other runs still make a table
         failure = error
-    finally:
-        display.close()
+    if one_of_several or status > 128:
+        return _ended(status, failure)
     lacking = missing(plan, settings.pool)
     rows = [_as_planned(study.gather(settings.pool / run.name), run, study, args) for run in plan if run not in lacking]
     if study.other_methods is not None and rows:
         rows += study.other_methods(sorted({run.seed for run in plan}), max(run.steps for run in plan))
     for run in progress.skipped:
         print(f"offrank: {run.name} is being run by another process", file=sys.stderr)
-    status = _present(study, rows, args, lacking)
+    shown = _present(study, rows, args, lacking)
+    return _ended(status or shown, failure)
+
+
+def _ended(status: int, failure: OffrankError | None) -> int:
     if failure is not None:
         raise failure
     return status
+
+
+def _carry_out(plan: list[Planned], settings: ExecutionSettings, args: argparse.Namespace) -> Progress:
+    display = growing_display(sys.stderr, enabled=not args.quiet)
+    try:
+        return carry_out(plan, settings, display)
+    finally:
+        display.close()
+
+
+def _carry_out_in_processes(
+    todo: list[Planned], shared: int, settings: ExecutionSettings, args: argparse.Namespace
+) -> int:
+    """The same command in several processes, which take runs from each other's list by locks. What they print on
+    stdout is nothing."""
+    flags = processes.flags_of_share(args, todo[0].task, shared)
+    if args.side_by_side is None:  # so that the first does not take all runs of a task
+        most = max(Counter(run.task for run in todo).values())
+        flags += ["--side-by-side", str(-(-most // shared))]
+    watch = processes.Progress([settings.pool / run.name for run in todo], args.quiet)
+    return processes.run_offrank([[*args.words, *flags]] * shared, watch, AGAIN)[0]
 
 
 def _as_planned(row: Row, run: Planned, study: Study, args: argparse.Namespace) -> Row:

@@ -38,7 +38,7 @@ from offrank.core.work import answered
 from offrank.engines import Engine, make_engine
 from offrank.lab.script import make_parser, run_script
 from offrank.policies import make_policy
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 from offrank.runs.saved import Saved
 
 LENGTHS = (31, 62, 125, 250, 500)

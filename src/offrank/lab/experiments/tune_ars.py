@@ -41,7 +41,7 @@ from offrank.lab.experiments.tuning import (
 )
 from offrank.lab.script import make_parser, run_script
 from offrank.lab.studies.tables import Table
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 from offrank.runs.run import Run
 
 

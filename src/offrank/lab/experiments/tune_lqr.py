@@ -24,8 +24,9 @@ from offrank.core.arrays import Metrics
 from offrank.engines import Engine, make_engine
 from offrank.lab.script import make_parser, run_script
 from offrank.lab.studies.lqr import best_cost
-from offrank.runs.config import configure, resolve
+from offrank.runs.config import configure
 from offrank.runs.drive import drive
+from offrank.runs.recipe import resolve
 from offrank.runs.run import Run
 
 SEEDS = range(1000, 1010)

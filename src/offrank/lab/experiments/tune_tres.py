@@ -28,7 +28,7 @@ from offrank.engines import Engine
 from offrank.lab.experiments.tuning import FIRST_SEED, add_flags, drive_for, make_run, open_engine, score
 from offrank.lab.script import make_parser, run_script, threshold_of
 from offrank.lab.studies.tables import Table
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 
 START = {"noise_std": 0.03, "step": 0.02, "epochs": 5, "clip": 0.5}  # where a single epoch is the ARS step
 SHOWN = 8  # trials in the table

@@ -12,8 +12,9 @@ from offrank.cli.options import Parser, count, setting
 from offrank.core.errors import Interrupted, OffrankError
 from offrank.engines import Engine, Gpu, make_engine
 from offrank.lab.script import threshold_of
-from offrank.runs.config import Recipe, configure
+from offrank.runs.config import configure
 from offrank.runs.drive import drive
+from offrank.runs.recipe import Recipe
 from offrank.runs.run import Run
 
 FIRST_SEED = 1000  # tuning seeds are 1000, 1001, ...: no result is reported on them

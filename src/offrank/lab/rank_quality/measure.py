@@ -32,7 +32,8 @@ from offrank.engines.base import Engine
 from offrank.lab.rank_quality.checkpoints import Checkpoint
 from offrank.lab.requests import signs
 from offrank.policies import make_policy
-from offrank.runs.config import RunConfig, resolve
+from offrank.runs.config import RunConfig
+from offrank.runs.recipe import resolve
 
 KIND = "rank-quality"
 # rankers that do not run the candidates; on-policy ranking is the ceiling, and a mixture uses either

@@ -18,7 +18,8 @@ from offrank.lab.studies.outcomes import Row, gather, groups, left_out
 from offrank.lab.studies.paper import about, paper
 from offrank.lab.studies.plan import Planned, Variant, plan_runs
 from offrank.lab.studies.tables import interactions_markdown, seconds_table, sensitivity_tables, summarise
-from offrank.runs.config import EVAL_EVERY, resolve, task_default
+from offrank.runs.config import EVAL_EVERY, task_default
+from offrank.runs.recipe import resolve
 from offrank.tasks import TASKS
 
 THREE = ("Swimmer-v3", "Hopper-v3", "HalfCheetah-v3")
@@ -117,7 +118,7 @@ class Study:
     steps: int | Mapping[str, int] | None = None  # budget of a run, or one per task; None: the task's
     evaluation: Mapping[str, int] = field(default_factory=lambda: {"eval_every": EVAL_EVERY})
     pool: str = "runs"  # subfolder of the study folder that holds the run folders
-    side_by_side: int | None = None  # runs at a time; None: what suits the engine
+    timed: bool = False  # whether seconds count: one run at a time, which does not go on during its evaluations
     can_be_cut: bool = True  # whether a row can be cut at a smaller budget
     needs: tuple[str, ...] = REACHING  # keys that a row, or its hyperparameters, must have
     any_task: bool = True  # whether other tasks than its own may be chosen
@@ -183,7 +184,7 @@ STUDIES = {
             help="seconds to the threshold, one run at a time",
             present=present_walltime,
             pool="timed",
-            side_by_side=1,
+            timed=True,
             can_be_cut=False,
             needs=(*REACHING, "wall_s"),
         ),
@@ -202,7 +203,7 @@ STUDIES = {
         ),
         Study(
             name="guided",
-            help="guided (skip:32, linear) and distilled to the thresholds, on sixteen seeds of their own",
+            help="guided (skip:32, linear), faded and distilled to the thresholds, on sixteen seeds of their own",
             present=guided.present,
             tasks=tuple(guided.BUDGETS),
             algos=tuple(guided.POLICIES),

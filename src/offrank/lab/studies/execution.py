@@ -35,6 +35,7 @@ class ExecutionSettings:
     threads: int = 0
     workers: int | None = None
     side_by_side: int | None = None  # runs at a time; None: what suits the engine
+    timed: bool = False  # one run at a time, which does not go on during its evaluations
     gpu: Gpu | None = None  # of the warp engine
     cluster: Cluster | None = None  # that runs the episodes; None: this machine
     lessons: str | None = None  # where critics are trained; None: where the engine is
@@ -83,7 +84,8 @@ def carry_out(plan: Sequence[Planned], settings: ExecutionSettings, display: Gro
             engine = settings.open_engine(*place)
             try:
                 batched = settings.lessons not in (None, "cpu")  # the lessons of many runs are one computation
-                width = settings.side_by_side or SIDE_BY_SIDE.get("warp" if batched else engine.name, A_FEW)
+                usual = 1 if settings.timed else SIDE_BY_SIDE.get("warp" if batched else engine.name, A_FEW)
+                width = settings.side_by_side or usual
                 busy: list[Planned] = []
                 runs_claimed = _claimed(todo, settings, engine, display, progress.done, busy)
                 drive(runs_claimed, engine, display.tick, width, lessons=settings.lessons)
@@ -116,7 +118,7 @@ def _claimed(
         if planned.progress(folder)[1]:  # finished by another process since the list was made
             run.close()
             continue
-        run.callbacks = (display.on_record,)
+        run.callbacks, run.overlaps = (display.on_record,), not settings.timed
         display.add(run)
         done.append(planned)
         yield run

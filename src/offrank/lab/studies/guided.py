@@ -1,9 +1,10 @@
-"""The studies of `guided` and `distilled`: steps to the thresholds on fresh seeds, and what each part of `guided`
-contributes."""
+"""The studies of `guided`, `faded` and `distilled`: steps to the thresholds on fresh seeds, and what each part of
+`guided` contributes."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from offrank.lab.studies.hybrids import return_text, summarise_at
 from offrank.lab.studies.outcomes import Row, left_out
 from offrank.lab.studies.plan import Variant
 from offrank.lab.studies.tables import Summary, Table, middle, probability_text, summarise
+from offrank.runs.recipe import resolve
 
 ALGO = "guided"
 POLICIES: dict[str, tuple[str | None, ...]] = {  # that are trained to the thresholds
     ALGO: ("skip:32", "linear"),
+    "faded": ("linear",),
     "distilled": ("linear",),
 }
 BUDGETS = {  # steps of a run, two to four times the goal of `skip:32`
@@ -52,8 +55,9 @@ MARKS = (20_000, 30_000, 60_000, 100_000)
 
 
 def kinds(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:
-    """Each algorithm with its kinds of policy."""
-    return [Variant.of(task, algo, policy=policy) for algo in algos for policy in POLICIES.get(algo, (None,))]
+    """Each algorithm with its kinds of policy, without those whose policy does not change within the budget."""
+    learning = [algo for algo in algos if resolve(task, algo).unchanged[1] < BUDGETS.get(task, math.inf)]
+    return [Variant.of(task, algo, policy=policy) for algo in learning for policy in POLICIES.get(algo, (None,))]
 
 
 def parts(task: str, algos: Sequence[str], asked: bool) -> list[Variant]:

@@ -24,7 +24,7 @@ from offrank.lab.studies.figures import quartile_curves
 from offrank.lab.studies.outcomes import Group, Row, engines_differ, groups, left_out, name_of
 from offrank.lab.studies.plan import Variant
 from offrank.lab.studies.tables import Summary, Table, middle, probability_text
-from offrank.runs.config import resolve
+from offrank.runs.recipe import resolve
 
 TASKS = ("HalfCheetah-v3", "Hopper-v3", "Walker2d-v3", "Ant-v3", "Swimmer-v3")
 ALGOS = ("cem-rl", "op-cem-rl", "cem", "ars")

@@ -24,7 +24,9 @@ from offrank.tasks import TASKS
 
 Row = dict[str, Any]
 SETUP = ("horizon", *EVALUATION, "env_args", "clip_actions")  # what a command needs beyond the result
-AT_THE_END = {"evaluation_steps", "best_return", "final_return", "stop_reason", "wall_s", "policy_sha256"}
+AT_THE_END = {
+    "evaluation_steps", "best_return", "final_return", "stop_reason", "wall_s", "training_seconds", "policy_sha256"
+}  # fmt: skip
 KINDS = {"task": str, "algo": str, "seed": int, "steps": int, "engine": str, "hyperparameters": dict}
 NEEDED = {*KINDS, "ranker"}
 
@@ -43,13 +45,13 @@ def gather(folder: Path) -> Row:
         threshold = config.threshold
     crossing = curve.crossing(threshold)
     keys = ("iteration", "steps", "return_mean", "return_std")
-    wall, training = _seconds(curve, crossing)
     return result | {
         "threshold": threshold,
         "reached": crossing is not None,
         "steps_to_threshold": None if crossing is None else crossing["steps"],
-        "seconds_to_threshold": wall,
-        "training_seconds_to_threshold": training,
+        "seconds_to_threshold": None if crossing is None else round(crossing["wall_s"], 1),
+        "training_seconds_to_threshold": None if crossing is None else _training_seconds(curve, crossing),
+        "training_seconds": _training_seconds(curve, curve.records[-1]) if curve.records else 0.0,
         "evaluations": [[round(r[k], 2) for k in keys] for r in scheduled],
         "setup": setup(config),
     }
@@ -109,17 +111,18 @@ def setup(config: RunConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in SETUP}
 
 
-def _seconds(curve: Curve, end: dict[str, Any] | None) -> tuple[float | None, float | None]:
-    """Wall-clock seconds up to a record, and the part of them spent on training rather than evaluations."""
-    if end is None:
-        return None, None
+def _training_seconds(curve: Curve, end: dict[str, Any]) -> float | None:
+    """Wall-clock seconds up to a record without the evaluations; None where training went on during those."""
     evaluating, before = 0.0, 0.0
     for record in curve.records:
-        evaluating += record["wall_s"] - before if record["kind"] == "evaluation" else 0.0
+        if record["kind"] == "evaluation":
+            if not record.get("alone"):
+                return None
+            evaluating += record["wall_s"] - before
         before = record["wall_s"]
         if record is end:
             break
-    return round(end["wall_s"], 1), round(end["wall_s"] - evaluating, 1)
+    return float(round(end["wall_s"] - evaluating, 1))
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -11,9 +11,10 @@ from offrank.algorithms import ALGORITHMS
 from offrank.core.errors import UsageError
 from offrank.core.space import Space
 from offrank.display.plots import Curve
-from offrank.runs.config import REMOVED, Recipe, RunConfig, clipping, configure, evaluation_given, resolve
+from offrank.runs.config import REMOVED, RunConfig, configure, evaluation_given
 from offrank.runs.folder import CONFIG, METRICS, RESULT, folder_name
 from offrank.runs.opening import stored_config
+from offrank.runs.recipe import Recipe, clipping, resolve
 
 SHORT = {"n_behaviour": "n_b", "bandwidth": "h"}  # settings in the name of a folder
 

@@ -166,13 +166,10 @@ def seconds_table(found: Sequence[Group]) -> Table:
     """Median seconds to the threshold, censored like the steps, and the paper's times."""
     rows = []
     for group in found:
-        reached = [row["seconds_to_threshold"] for row in group.rows]
-        training = [row["training_seconds_to_threshold"] for row in group.rows]
-        spent = [row["wall_s"] for row in group.rows]
-        count = sum(r is not None for r in reached)
+        cells = [_seconds(group.rows, *names) for names in (("seconds", "wall_s"), ("training_seconds",) * 2)]
+        count = sum(row["reached"] for row in group.rows)
         paper = str(about(group.task, "seconds").get(group.variant.label, "-"))
-        cells = [_seconds(censored_median(times, spent), max(spent)) for times in (reached, training)]
-        rows.append([group.task, group.variant.label, *cells, f"{count} of {len(reached)}", paper])
+        rows.append([group.task, group.variant.label, *cells, f"{count} of {len(group.rows)}", paper])
     for task in dict.fromkeys(group.task for group in found):
         if "cem-rl" in about(task, "seconds"):
             rows.append([task, "CEM-RL (the paper's)", "-", "-", "-", str(about(task, "seconds")["cem-rl"])])
@@ -183,8 +180,19 @@ def seconds_table(found: Sequence[Group]) -> Table:
     return Table(["task", "algorithm", "with evaluations", "training alone", "reached", "paper"], rows, note)
 
 
-def _seconds(value: float | None, most: float) -> str:
-    return f"> {most:,.0f}" if value is None else f"{value:,.0f}"
+def _seconds(rows: Sequence[Row], name: str, whole: str) -> str:
+    """The censored median of the seconds to the threshold; a dash where those of a run are not known.
+
+    Args:
+        name, whole: the columns of the seconds to the threshold, and of those of the whole run.
+    """
+    reached = [row[f"{name}_to_threshold"] for row in rows]
+    spent = [row.get(whole) if seconds is None else seconds for row, seconds in zip(rows, reached, strict=True)]
+    known = [seconds for seconds in spent if seconds is not None]
+    if len(known) < len(rows) or any(row["reached"] and row[f"{name}_to_threshold"] is None for row in rows):
+        return "-"
+    median = censored_median(reached, known)
+    return f"> {max(known):,.0f}" if median is None else f"{median:,.0f}"
 
 
 def sensitivity_tables(rows: Iterable[Row]) -> list[Table]:
