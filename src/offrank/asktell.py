@@ -17,14 +17,14 @@ from numpy.typing import ArrayLike
 from offrank.agents import Agent
 from offrank.algorithms import ALGORITHMS
 from offrank.core.arrays import FloatArray, IntArray
-from offrank.core.checks import LARGEST, check_flag, check_path, check_whole
-from offrank.core.errors import EpisodeError, FileFormatError, UsageError
-from offrank.core.files import load_arrays, save_arrays
+from offrank.core.checks import check_flag, check_path, check_whole
+from offrank.core.errors import UsageError
 from offrank.core.noise import Role
-from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory, check_finite
+from offrank.core.rollouts import Episode, Request, Rollouts, Trajectory
 from offrank.core.space import Space
 from offrank.policies.trained import TrainedPolicy
 from offrank.runs.config import RunConfig, evaluation_given
+from offrank.runs.journal import Journal, checked, numbers
 from offrank.runs.opening import open_run, stored_config
 from offrank.runs.recipe import resolve
 from offrank.runs.saved import ASK_TELL, initial_policy
@@ -107,7 +107,8 @@ class AskTell:
         low, high = _bounds(low, high, act_dim)
         check_flag("discrete", discrete)
         space = Space(obs_dim, act_dim, horizon, discrete, low=low, high=high)
-        self._journal = None if journal is None else check_path("journal", journal)
+        folder = None if journal is None else check_path("journal", journal)
+        self._journal = None if folder is None else Journal(folder, keep_episodes)
         self._closed = False
         init = initial_policy(init)
         gentle = getattr(ALGORITHMS[algorithm.algo].settings, "on_a_robot", {})
@@ -142,18 +143,17 @@ class AskTell:
             threshold=threshold,
             init=None if init is None else init.sha256,
         )
-        self._keep = keep_episodes
         self._told: dict[str, Episode] = {}
-        if self._journal is not None:
+        if folder is not None:
             given = config.identity
             hyperparameters = given.pop("hyperparameters")
-            begun = stored_config(self._journal, ASK_TELL, {}, {})
+            begun = stored_config(folder, ASK_TELL, {}, {})
             if begun is not None and begun.init is not None and init is None:
                 given["init"] = begun.init
                 given["policy"] = begun.policy if policy is None else recipe.policy
                 config = replace(config, init=begun.init, policy=given["policy"])
-            stored_config(self._journal, ASK_TELL, {}, given | hyperparameters)
-        self._run = open_run(config, space, self._journal, True, (), 0.0, init)
+            stored_config(folder, ASK_TELL, {}, given | hyperparameters)
+        self._run = open_run(config, space, folder, True, (), 0.0, init)
         self._take_over()
         self._run.start()
         self._request: Request | None = None
@@ -219,14 +219,10 @@ class AskTell:
         self._check_asked(episode)
         check_flag("terminated", terminated)
         check_flag("truncated", truncated)
-        trajectory = self._checked(episode, rewards, observations, terminated, truncated, actions)
+        told = (rewards, observations, terminated, truncated, actions)
+        trajectory = checked(self._run.space, episode.horizon, episode.seed, *told)
         if self._journal is not None:  # written first: from here on the episode is never asked for again
-            arrays = {"observations": trajectory.observations, "rewards": trajectory.rewards}
-            if trajectory.last_observation is not None:
-                arrays["last_observation"] = trajectory.last_observation
-            if trajectory.actions is not None:
-                arrays["actions"] = trajectory.actions
-            save_arrays(self._file(episode.id), "episode", arrays, {"id": episode.id, "terminated": terminated})
+            self._journal.write(episode.id, trajectory)
         self._store(episode.id, trajectory)
         self._advance_if_complete()
 
@@ -245,13 +241,14 @@ class AskTell:
         may be run twice. (Other processes are kept out by the folder's lock.)"""
         if self._journal is None:
             return
-        before, _owners[self._journal.resolve()] = _owners.get(self._journal.resolve()), self
+        folder = self._journal.folder.resolve()
+        before, _owners[folder] = _owners.get(folder), self
         if before is not None:
             before._run.lose_folder()
 
     def _check_owner(self) -> None:
-        if self._journal is not None and _owners.get(self._journal.resolve()) is not self:
-            raise UsageError(f"another AskTell goes on with {self._journal}: use that one")
+        if self._journal is not None and _owners.get(self._journal.folder.resolve()) is not self:
+            raise UsageError(f"another AskTell goes on with {self._journal.folder}: use that one")
 
     # --- pending episodes
 
@@ -291,57 +288,24 @@ class AskTell:
         self._run.receive(self._request, rollouts)
         self._told = {}
         self._pending = self._list_pending()
-        self._delete_used(used)
-
-    # --- the journal
-
-    def _file(self, id: str) -> Path:
-        assert self._journal is not None
-        return self._journal / "told" / f"{id}.npz"
+        if self._journal is not None:
+            # Episodes of an iteration are kept until it is complete: after a restart, it is repeated from them. Those
+            # of the evaluation that ends the run are kept, too: the last checkpoint is older than they are.
+            evaluated = self._run.last is not None and not self.done
+            self._journal.delete(self._run.state.iteration, [id for id in used if evaluated and "-evaluation-" in id])
 
     def _read_journal(self) -> None:
         """Read the episodes that an earlier process was told, and advance the run with them."""
         if self._journal is None:
             return
         while not self.done:
-            known = [id for id in self._pending if self._file(id).is_file()]
+            known = [id for id in self._pending if self._journal.has(id)]
             for id in known:
-                try:
-                    self._store(id, self._read_told(self._pending[id]))
-                except FileFormatError as error:
-                    raise FileFormatError(f"{error}; delete it to be asked for that episode again") from error
+                episode = self._pending[id]
+                self._store(id, self._journal.read(id, self._run.space, episode.horizon, episode.seed))
             if len(known) < len(self._pending):
                 return
             self._advance_if_complete()
-
-    def _read_told(self, episode: EpisodeToRun) -> Trajectory:
-        """An episode of the journal, checked as when it was told."""
-        path = self._file(episode.id)
-        _, arrays, meta = load_arrays(path, "episode")
-        try:
-            observations, terminated = arrays["observations"], meta["terminated"]
-            if "last_observation" in arrays:
-                observations = np.concatenate([observations, arrays["last_observation"][None]])
-            return self._checked(episode, arrays["rewards"], observations, terminated, True, arrays.get("actions"))
-        except (KeyError, ValueError, EpisodeError) as error:
-            what = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise FileFormatError(f"{path} is not an episode of this run: {what}") from error
-
-    def _delete_used(self, used: list[str]) -> None:
-        """Delete the files of episodes whose results are in a checkpoint.
-
-        Those of an iteration are kept until the iteration is complete: after a restart, the iteration is repeated from
-        them. Those of a final evaluation are never deleted: the last checkpoint is older than they are.
-        """
-        if self._journal is None or self._keep:
-            return
-        current = f"{self._run.state.iteration:06d}-"
-        for path in (self._journal / "told").glob("*.npz"):
-            old_evaluation = path.stem.startswith(current) and path.stem in used and "-evaluation-" in path.stem
-            if path.stem < current or (old_evaluation and self._run.last is not None and not self.done):
-                path.unlink(missing_ok=True)
-
-    # --- checks
 
     def _check_asked(self, episode: EpisodeToRun) -> None:
         if not isinstance(episode, EpisodeToRun):
@@ -353,50 +317,6 @@ class AskTell:
         if episode.policy.sha256 != self._pending[episode.id].policy.sha256:
             raise UsageError(f"episode {episode.id} is of another run: its policy differs")
 
-    def _checked(
-        self,
-        episode: EpisodeToRun,
-        rewards: ArrayLike,
-        observations: ArrayLike,
-        terminated: bool,
-        truncated: bool,
-        actions: ArrayLike | None,
-    ) -> Trajectory:
-        r, o = _numbers("rewards", rewards), _numbers("observations", observations)
-        n, T = self._run.space.obs_dim, len(r) if r.ndim == 1 else 0
-        if r.ndim != 1 or not 1 <= T <= episode.horizon:
-            raise UsageError(f"rewards of shape {r.shape}: expected (T,) with 1 <= T <= {episode.horizon}")
-        if o.shape not in ((T, n), (T + 1, n)):
-            raise UsageError(f"observations of shape {o.shape}: expected ({T}, {n}) or ({T + 1}, {n}) for {T} rewards")
-        if episode.horizon > T and not terminated and not truncated:
-            raise UsageError(
-                f"the episode ended after {T} of {episode.horizon} steps: say terminated=True (the task ended it) or "
-                "truncated=True (it was cut short)"
-            )
-        check_finite(o, r, episode.seed)
-        done = None if actions is None else self._checked_actions(actions, T)
-        return Trajectory(o[:T], r, bool(terminated), o[T] if len(o) > T else None, done)
-
-    def _checked_actions(self, actions: ArrayLike, T: int) -> FloatArray:
-        a, space = _numbers("actions", actions), self._run.space
-        if space.discrete:
-            raise UsageError("actions are for robots with continuous ones: the action space is discrete")
-        if a.shape != (T, space.act_dim):
-            raise UsageError(f"actions of shape {a.shape}: expected ({T}, {space.act_dim}) for {T} rewards")
-        if not (np.abs(a) <= LARGEST).all():
-            raise UsageError(f"actions are not finite, or beyond {LARGEST:g}")
-        return a
-
-
-def _numbers(name: str, values: ArrayLike) -> FloatArray:
-    try:
-        given = np.asarray(values)
-        if given.dtype.kind not in "biufO":
-            raise TypeError(f"they are of type {given.dtype}")
-        return np.array(given, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{name} are not an array of numbers: {error}") from error
-
 
 def _bounds(low: ArrayLike | None, high: ArrayLike | None, act_dim: int) -> tuple[FloatArray | None, FloatArray | None]:
     """Both bounds as (act_dim,), or neither."""
@@ -404,7 +324,7 @@ def _bounds(low: ArrayLike | None, high: ArrayLike | None, act_dim: int) -> tupl
         return None, None
     if low is None or high is None:
         raise UsageError("give both low and high, or neither")
-    a, b = _numbers("low", low), _numbers("high", high)
+    a, b = numbers("low", low), numbers("high", high)
     if a.shape not in ((), (act_dim,)) or b.shape not in ((), (act_dim,)) or not (a <= b).all():
         raise UsageError(f"low = {a}, high = {b}: give two numbers or two lists of {act_dim}, low <= high")
     return np.full(act_dim, a), np.full(act_dim, b)
