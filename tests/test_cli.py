@@ -99,10 +99,10 @@ def flip(path: Path, position: int) -> None:
 
 
 @pytest.mark.parametrize(("steps", "said"), [("30", True), ("31", False)])
-def test_too_few_steps_to_learn_anything_are_said_at_once(steps, said, offrank) -> None:
+def test_too_few_steps_for_a_trained_policy_are_said_at_once(steps, said, offrank) -> None:
     words = ["train", "toy_envs:Point-v0", *SHORT, "--workers", "0", "--steps", steps, "--set", "hidden=4"]
     done = offrank(*words, "--set", "warmup_steps=30", "--quiet")
-    assert ("guided needs more than 30 steps (warmup_steps) to learn anything" in done.err) == said
+    assert ("guided has no trained policy before 30 steps (warmup_steps): give more" in done.err) == said
 
 
 def test_a_warning_of_the_command_is_one_line() -> None:

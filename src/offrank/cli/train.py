@@ -309,7 +309,7 @@ def _new(
     config = configure(task, recipe, engine.space, seed=seed, init=init, **environment, **_settings(args), **limits)
     name, least = recipe.unchanged
     if name and config.steps is not None and config.steps <= least:
-        print(f"offrank: {algo} needs more than {least:,} steps ({name}) to learn anything", file=sys.stderr)
+        print(f"offrank: {algo} has no trained policy before {least:,} steps ({name}): give more", file=sys.stderr)
     return config
 
 
