@@ -20,7 +20,7 @@ LAYERS = [  # a module may import from its own layer and from those before it
     {"runs"},
     {"display"},
     {"callbacks"},
-    {"agents", "fleet"},
+    {"agent", "agents", "fleet"},
     {"asktell"},
     {"cli"},
     {"lab"},

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offrank.agents import Agent
+from offrank.agent import Agent
 from offrank.algorithms import ALGORITHMS
 from offrank.core.arrays import FloatArray, IntArray
 from offrank.core.checks import check_flag, check_path, check_whole
@@ -111,8 +111,11 @@ class AskTell:
         self._journal = None if folder is None else Journal(folder, keep_episodes)
         self._closed = False
         init = initial_policy(init)
-        gentle = getattr(ALGORITHMS[algorithm.algo].settings, "on_a_robot", {})
-        recipe = resolve(None, algorithm.algo, ranker, gentle | hyperparameters, policy, init)
+        begun = None if folder is None else stored_config(folder, ASK_TELL, {}, {})
+        goes_on = init is None and begun is not None and begun.init is not None  # needs the policy no more
+        settings = ALGORITHMS[algorithm.algo].settings
+        suited = getattr(settings, "on_a_robot", {}) | (getattr(settings, "from_a_policy", {}) if goes_on else {})
+        recipe = resolve(None, algorithm.algo, ranker, suited | hyperparameters, policy, init)
         evaluation = evaluation_given(
             eval_every=0 if eval_every is None and eval_steps is None else eval_every,
             eval_steps=eval_steps,
@@ -147,8 +150,7 @@ class AskTell:
         if folder is not None:
             given = config.identity
             hyperparameters = given.pop("hyperparameters")
-            begun = stored_config(folder, ASK_TELL, {}, {})
-            if begun is not None and begun.init is not None and init is None:
+            if goes_on and begun is not None:
                 given["init"] = begun.init
                 given["policy"] = begun.policy if policy is None else recipe.policy
                 config = replace(config, init=begun.init, policy=given["policy"])
