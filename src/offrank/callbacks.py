@@ -180,6 +180,8 @@ class StopOnReward(Callback):
     def on_evaluation(self, run: Run, record: Metrics) -> bool | None:
         if self._episodes is not None or record["kind"] != self._name or record.get("unconfirmed"):
             return None
+        if record["steps"] == 0:  # of a policy to start from
+            return None
         return self._go_on(record["return_mean"])
 
     def _remember(self, record: Metrics) -> None:

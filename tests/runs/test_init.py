@@ -241,3 +241,27 @@ def test_in_guided_a_better_start_is_a_better_policy_soon() -> None:
     end = learner.learn(total_steps=1200, eval_every=0).evaluate(20)["mean"]
     nothing = agent("Guided", None, policy="linear").evaluate(20)["mean"]
     assert end > nothing + 0.7 * (start - nothing), (nothing, start, end)
+
+
+def test_the_policy_to_start_from_is_evaluated_first_and_is_the_best_until_beaten(tmp_path: Path) -> None:
+    good = TrainedPolicy(make_policy("linear", 2, 2), -2.0 * np.eye(2).ravel(), Whitening.identity(2))
+    how: dict[str, Any] = {"iterations": 3, "eval_every": 2, "eval_episodes": 5}
+    learner = agent("ARS", good, step_size=5.0)  # which makes it worse
+    start = learner.evaluate(5)["mean"]
+    learner.learn(**how, threshold=start - 1, out=tmp_path / "run")
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    found = [(r["iteration"], r["steps"]) for r in records if r["kind"] == "evaluation"]
+    assert found[0] == (0, 0) and found[1][0] == 2
+    first = next(r["return_mean"] for r in records if r["kind"] == "evaluation")
+    assert learner.result["best_return"] == first > learner.result["final_return"]
+    assert not learner.result["reached"]  # by training; a policy to start from reaches nothing
+    assert same_actions(offrank.load(tmp_path / "run" / "best.offrank", workers=0).policy, good)
+    half = agent("ARS", good, step_size=5.0).learn(**how | {"iterations": 1}, out=tmp_path / "half")
+    assert half.result["best_return"] == first
+    agent("ARS", good, step_size=5.0).learn(**how, threshold=start - 1, out=tmp_path / "half", resume=True)
+    for name in ("best.offrank", "final.offrank"):
+        assert (tmp_path / "half" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+
+
+def test_without_evaluations_the_policy_to_start_from_is_not_evaluated_either() -> None:
+    assert agent("ARS", policy()).learn(iterations=1, eval_every=0).result["evaluation_steps"] == 0

@@ -15,7 +15,7 @@ from offrank.core.state import State
 from offrank.core.work import Asking
 from offrank.policies.trained import TrainedPolicy
 
-INIT_STATES = 100_000  # that the normaliser of an initial policy weighs as many as: half, after as many training steps
+INIT_STATES = 1_000_000  # that the normaliser of an initial policy weighs as many as, so that it hardly changes
 
 
 @dataclass(frozen=True)

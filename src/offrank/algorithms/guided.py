@@ -44,6 +44,7 @@ class GuidedSettings(ActorCriticSettings):
     suggests: ClassVar[dict[str, Any]] = {"reward_shift": 0.0, "train_horizon": 250}
     eval_steps: ClassVar[int] = 5_000
     on_a_robot: ClassVar[dict[str, Any]] = {"step_noise": 0.0}  # unless asked for
+    from_a_policy: ClassVar[dict[str, Any]] = {"actor_rate": 1e-4}  # of young critics, a good actor follows little
     needs_bounds: ClassVar[bool] = True  # an actor that follows a critic leaves the range of what was tried
     unchanged: ClassVar[str] = "warmup_steps"  # setting that says for how many steps the policy does not change
 
@@ -84,7 +85,7 @@ class Guided(Algorithm):
         theta, normalizer = self.begin(seed, init)
         learner = actor_critic.new_learner(self.settings, self.actor, theta, seed)
         memory = learner | prefixed("replay.", replay.empty(self.actor))
-        memory["near"] = np.array(init is not None)  # whether the warm-up stays near the first policy
+        memory["near"] = np.array(init is not None)  # whether a warm-up stays near the policy
         memory["owed"] = np.zeros(())  # updates that the steps so far have earned and that were not made
         return State(seed, normalizer, memory=memory)
 
@@ -114,9 +115,10 @@ class Guided(Algorithm):
         # learn
         steps = sum(some.rollouts.steps for some in everything)
         after = replace(state, normalizer=normalizer, iteration=state.iteration + 1)
-        if state.steps + steps >= settings.warmup_steps:
+        learned_from = state.steps - self.begun(state)
+        if learned_from + steps >= settings.warmup_steps:
             first = bool(memory["near"]) and int(memory["critic.step"]) == 0
-            alone = int(settings.ratio * state.steps) if first else 0  # before an actor that can do something follows
+            alone = int(settings.ratio * learned_from) if first else 0  # before an actor that can do something follows
             owed = float(memory["owed"]) + settings.ratio * steps
             memory["owed"] = np.array(owed % 1)
             memory |= yield ActorCriticLesson(
@@ -161,6 +163,10 @@ class Guided(Algorithm):
             critic=partial(actor_critic.value, memory, self.space) if learned else None,
             replay=part(memory, "replay."),
         )
+
+    def begun(self, state: State) -> int:
+        """The training steps before the warm-up of the critics that learn now."""
+        return 0
 
     def directions(self, state: State, eps: FloatArray) -> FloatArray:
         """The directions (m, d) to perturb the actor along, of standard normal ones."""

@@ -46,10 +46,12 @@ class Curve:
         return [r for r in self.records if r["kind"] == "evaluation" and not r.get("unconfirmed")]
 
     def crossing(self, threshold: float | None) -> Metrics | None:
-        """The first scheduled evaluation whose mean return reaches a threshold, or None."""
-        count = self.config.confirm_episodes
-        scheduled = (r for r in self.evaluations() if not r.get("final") and r.get("eval_episodes", 0) >= count)
-        return next((r for r in scheduled if threshold is not None and r["return_mean"] >= threshold), None)
+        """The first scheduled evaluation of a trained policy whose mean return reaches a threshold, or None."""
+        if threshold is None:
+            return None
+        count, trained = self.config.confirm_episodes, (r for r in self.evaluations() if r["steps"] > 0)
+        scheduled = (r for r in trained if not r.get("final") and r.get("eval_episodes", 0) >= count)
+        return next((r for r in scheduled if r["return_mean"] >= threshold), None)
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:

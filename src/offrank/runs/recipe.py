@@ -33,6 +33,7 @@ SYMBOLS = {
 }
 
 GIVEN = "given"
+FROM_A_POLICY = "ours: to start from a policy, docs/notebook/2026-11-19-starting-from-a-policy.md"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def resolve(
     init: TrainedPolicy | None = None,
 ) -> Recipe:
     """The recipe of an algorithm on a task. Of each hyperparameter, the last of these is used: the general default, the
-    task's preset, the ranker's suggestion, the task's preset for this algorithm with this ranker, the override.
+    task's preset, the suggestion of ranker or algorithm (of the latter another one to start from a policy), the task's
+    preset for this algorithm with this ranker, the override.
 
     Args:
         task: the name of the task; None, or one without presets, gets the general defaults.
@@ -121,6 +123,10 @@ def resolve(
     overrides = dict(overrides or {})
     own, kind = entry.settings.name, entry.rankers[ranker]
     pair, suggests = f"{own}.{ranker}", {**kind.suggests, **getattr(entry.settings, "suggests", {})}
+    suggested = {name: Value(value, GENERAL) for name, value in suggests.items()}
+    if init is not None:
+        goes_on = getattr(entry.settings, "from_a_policy", {})
+        suggested |= {name: Value(value, FROM_A_POLICY) for name, value in goes_on.items()}
     parts: list[tuple[type[Any], str, *tuple[str, ...]]] = [  # with the sections of the presets
         (entry.settings, own, *getattr(entry.settings, "also", ())),
         (kind, f"{own}.{kind.preset or ranker}"),
@@ -139,9 +145,7 @@ def resolve(
             if f.name == "horizon":
                 continue
             preset = lookup(task, f.name, pair)
-            if preset is None and f.name in suggests:
-                preset = Value(suggests[f.name], GENERAL)
-            preset = preset or lookup(task, f.name, *sections)
+            preset = preset or suggested.get(f.name) or lookup(task, f.name, *sections)
             if f.name in overrides:
                 values[f.name], sources[f.name] = overrides[f.name], GIVEN
             elif preset is not None:

@@ -66,11 +66,12 @@ class Record:
     @property
     def reached(self) -> Evaluation | None:
         """The first scheduled evaluation whose mean reached the threshold, or None. The final one does not count, nor
-        one that is to be confirmed."""
+        that of a policy to start from, nor one that is to be confirmed."""
         threshold, episodes = self.config.threshold, self.config.confirm_episodes
         if threshold is None:
             return None
-        return next((e for e in self.evaluations if e.mean >= threshold and e.episodes >= episodes), None)
+        trained = (e for e in self.evaluations if e.steps > 0 and e.episodes >= episodes)
+        return next((e for e in trained if e.mean >= threshold), None)
 
     @property
     def wall_s(self) -> float:

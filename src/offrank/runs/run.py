@@ -263,9 +263,12 @@ class Run(Record):
                 self._speculative = []
 
     def _evaluation_due(self) -> bool:
-        if self.config.eval_steps is not None:  # a multiple was passed since the last evaluation
-            return self._latest.steps // self.config.eval_steps > self._evaluated_steps // self.config.eval_steps
-        every, done = self.config.eval_every, self._latest.iteration
+        config = self.config
+        if config.init is not None and self._latest.steps == 0 and not self.evaluations:  # what training must beat
+            return config.evaluates and not config.count_evaluation and self._evaluating is None
+        if config.eval_steps is not None:  # a multiple was passed since the last evaluation
+            return self._latest.steps // config.eval_steps > self._evaluated_steps // config.eval_steps
+        every, done = config.eval_every, self._latest.iteration
         return every > 0 and done > 0 and done % every == 0 and not (self._evaluated() and not self._speculative)
 
     @property
@@ -302,7 +305,7 @@ class Run(Record):
         so that an interrupted evaluation is repeated from its start.
         """
         threshold, first = self.config.threshold, self._unconfirmed
-        reaches = threshold is not None and rollouts.totals.mean() >= threshold
+        reaches = threshold is not None and rollouts.totals.mean() >= threshold and self.state.steps > 0
         if self.config.confirm_episodes > 0 and reaches and first is None:
             self._unconfirmed, self._evaluating = rollouts, self._evaluation(confirm=True)
             self._new.append(self._evaluating)
