@@ -67,8 +67,8 @@ def test_until_it_fades_it_is_guided_bit_by_bit() -> None:
     alone = Guided(BOX, algorithm.actor, algorithm.episodes, algorithm.settings, RANDOM)
     ours, theirs = iterate(algorithm, 3)[0][-1], iterate(alone, 3)[0][-1]
     assert hidden(algorithm, ours.memory["actor.theta"]) > 0.1
-    assert set(ours.memory) == set(theirs.memory)
-    assert all(np.array_equal(array, theirs.memory[name]) for name, array in ours.memory.items())
+    assert set(ours.memory) == {*theirs.memory, "begun"}
+    assert all(np.array_equal(array, ours.memory[name]) for name, array in theirs.memory.items())
 
 
 def test_the_hidden_layer_fades_as_the_steps_go_and_what_is_left_is_linear() -> None:
@@ -88,6 +88,37 @@ def test_the_hidden_layer_fades_as_the_steps_go_and_what_is_left_is_linear() -> 
     assert not np.array_equal(states[8].memory["actor.theta"], states[11].memory["actor.theta"])  # it learns on
     ran = [hidden(algorithm, work[0].theta(0)) for work in asked]
     assert ran[4] > 0 and ran[8:] == [0.0] * 3  # the policies that are run become linear, too
+
+
+def test_before_it_fades_critics_and_replay_begin_anew_and_the_actor_does_not() -> None:
+    algorithm = faded(warmup_steps=30)  # so 60 steps before it fades, after the second iteration
+    states, asked = iterate(algorithm, 6)
+    before, after = states[2].memory, states[3].memory
+    assert int(before["critic.step"]) > 0 == int(after["critic.step"])  # a warm-up, without lessons
+    assert asked[1][-1].updates > 0 and all(isinstance(work, Request) for work in asked[2])
+    start = algorithm.start(0).memory
+    assert all(np.array_equal(after[name], start[name]) for name in start if name.startswith("critic."))
+    assert np.array_equal(after["actor.theta"], before["actor.theta"]) and before["actor.first"].any()
+    assert not after["actor.first"].any() and after["near"]
+    rows = [len(state.memory["replay.gain"]) for state in states[:5]]
+    assert rows == [0, 26, 52, 26, 52]  # two episodes of 12 steps and their last states
+    assert [int(state.memory["replay.written"]) for state in states[:5]] == [0, 26, 52, 78, 104]
+    lesson = asked[3][-1]
+    assert isinstance(lesson, ActorCriticLesson) and lesson.alone == 24  # for the steps of the warm-up
+    assert int(states[6].memory["begun"]) == 48  # once
+
+
+@pytest.mark.parametrize(("longer", "then"), [(0, 8), (10, 10), (1000, HORIZON)])
+def test_training_episodes_have_a_length_of_their_own_from_then_on(longer: int, then: int) -> None:
+    short = Episodes(HORIZON, train_horizon=8)
+    for settings, before in (({"warmup_steps": 30, "fade_from": 80}, 1), ({"warmup_steps": 48}, 0)):
+        _, asked = iterate(replace(faded(**settings, fade_horizon=longer), episodes=short), 3)
+        assert [work[0].horizon for work in asked] == [8] * before + [then] * (3 - before)
+
+
+def test_a_run_that_begins_where_it_fades_begins_no_second_time() -> None:
+    states, _ = iterate(faded(warmup_steps=48), 4)
+    assert [len(state.memory["replay.gain"]) for state in states] == [0, 26, 52, 78, 104]
 
 
 def test_a_limit_on_the_norm_holds_after_every_update_and_changes_nothing_else() -> None:
@@ -149,6 +180,7 @@ def test_it_learns_to_reach_the_point() -> None:
     [
         ({"fade_from": -1}, "fade_from = -1, fade_to = 128: the first must be less than the second"),
         ({"fade_to": 64}, "fade_from = 64, fade_to = 64: the first must be less than the second"),
+        ({"fade_horizon": -1}, "fade_horizon = -1: must not be negative"),
         ({"begins_as": "skipp:4"}, "unknown policy 'skipp:4'"),
         ({"begins_as": "mlp:4"}, "begins_as = mlp:4: must be skip:W, which is linear without its hidden layer"),
         ({"policy": "affine"}, "faded ends with a linear policy, not affine: guided trains those"),

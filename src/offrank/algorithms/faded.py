@@ -3,18 +3,24 @@
 A matrix that follows a critic's gradient from the start gets stuck where a policy with a hidden layer does not. So the
 actor begins as `skip:W`, a = M z + V tanh(W z + c), and learns as in `guided`. Then the norm of V is held under a bound
 that falls to 0, while critics and actor learn on: M takes over, step by step, what V did. What is left is a = M z.
+
+Shortly before, critics and replay buffer begin anew, as they do where a run starts from a saved policy: with those of
+the whole run before, some actors get stuck as the layer goes. From then on training episodes may be longer: on
+Walker2d a matrix that learned from short ones alone falls soon after their end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
+from offrank.algorithms.generation import Generation
 from offrank.algorithms.guided import Guided, GuidedSettings
-from offrank.core.arrays import FloatArray, Metrics
+from offrank.algorithms.learning import actor_critic, replay
+from offrank.core.arrays import WRITTEN, FloatArray, Memory, Metrics, prefixed
 from offrank.core.errors import UsageError
 from offrank.core.normalizer import Normalizer
 from offrank.core.policy import Policy
@@ -30,11 +36,13 @@ class FadedSettings(GuidedSettings):
 
     name: ClassVar[str] = "faded"
     also: ClassVar[tuple[str, ...]] = (GuidedSettings.name,)  # whose presets are taken over
+    from_a_policy: ClassVar[dict[str, Any]] = {}  # the policy changes in any case
     unchanged: ClassVar[str] = "fade_to"
 
     begins_as: str = "skip:32"  # the kind of policy that the actor is before the hidden layer fades
-    fade_from: int = 150_000  # training steps after which it begins to fade
-    fade_to: int = 200_000  # training steps after which it is gone, and the policy linear
+    fade_from: int = 160_000  # training steps after which it begins to fade; critics begin anew two warm-ups before
+    fade_to: int = 210_000  # training steps after which it is gone, and the policy linear
+    fade_horizon: int = 0  # steps after which training episodes are cut once critics began anew; 0: as before
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +53,13 @@ class FadedSettings(GuidedSettings):
             raise UsageError(
                 f"fade_from = {self.fade_from}, fade_to = {self.fade_to}: the first must be less than the second"
             )
+        if self.fade_horizon < 0:
+            raise UsageError(f"fade_horizon = {self.fade_horizon}: must not be negative")
+
+    @property
+    def anew(self) -> int:
+        """The training steps after which critics and replay buffer begin anew; not if that is where the run begins."""
+        return max(0, self.fade_from - 2 * self.warmup_steps)
 
     def left(self, steps: int) -> float:
         """The share of the norm of V that is left after so many training steps, 1 to 0: a cube, because what little is
@@ -71,9 +86,33 @@ class Faded(Guided):
         """A policy to start from is the actor's."""
         return Guided(self.space, self.actor, self.episodes, self.settings, self.ranker).begin(seed, init)
 
+    def start(self, seed: int, init: TrainedPolicy | None = None) -> State:
+        state = super().start(seed, init)
+        return replace(state, memory=state.memory | {"begun": np.zeros((), dtype=np.int64)})
+
+    def begun(self, state: State) -> int:
+        return int(state.memory["begun"])
+
     def iteration(self, state: State) -> Asking[tuple[State, Metrics]]:
+        if 0 < self.settings.anew <= state.steps and not self.begun(state):
+            state = self._anew(state)
         after, metrics = yield from super().iteration(state)
         return after, metrics | {"hidden_norm": self._norm(after)}
+
+    def propose(self, state: State) -> Generation:
+        generation = super().propose(state)
+        if state.steps < self.settings.anew or not self.settings.fade_horizon:
+            return generation
+        longer = replace(self.episodes, train_horizon=self.settings.fade_horizon, horizon_growth=0.0)
+        return replace(generation, episodes=longer)
+
+    def _anew(self, state: State) -> State:
+        """The state with the same actor, and critics and replay buffer that begin anew."""
+        memory = state.memory
+        learner = actor_critic.new_learner(self.settings, self.actor, memory["actor.theta"], state.seed)
+        table = replay.empty(self.actor) | {WRITTEN: memory[f"replay.{WRITTEN}"]}  # its rows are counted on
+        begun: Memory = {"begun": np.array(state.steps, dtype=np.int64), "near": np.array(True)}
+        return replace(state, memory=memory | learner | prefixed("replay.", table) | begun)
 
     def policy(self, state: State) -> TrainedPolicy:
         """The linear part of the actor, which is all of it in the end."""
