@@ -265,3 +265,28 @@ def test_the_policy_to_start_from_is_evaluated_first_and_is_the_best_until_beate
 
 def test_without_evaluations_the_policy_to_start_from_is_not_evaluated_either() -> None:
     assert agent("ARS", policy()).learn(iterations=1, eval_every=0).result["evaluation_steps"] == 0
+
+
+def test_the_first_evaluation_ends_nothing_and_is_not_confirmed() -> None:
+    good, kinds = TrainedPolicy(make_policy("linear", 2, 2), -2.0 * np.eye(2).ravel(), Whitening.identity(2)), []
+
+    def note(run: Any, record: Any) -> None:
+        kinds.append((record["kind"], record["steps"] > 0))
+
+    learner, low = agent("ARS", good), -1e6  # which every policy reaches
+    how: dict[str, Any] = {"iterations": 6, "eval_every": 3, "eval_episodes": 5, "confirm_episodes": 6}
+    learner.learn(**how, threshold=low, callback=note)
+    assert sorted(kinds) == [("evaluation", False), *[("evaluation", True)] * 2, *[("iteration", True)] * 3]
+    assert learner.result["steps_to_threshold"] == learner.result["steps"] > 0
+    stopped = agent("ARS", good)
+    stopped.learn(**how, threshold=None, callback=offrank.callbacks.StopOnReward(low))
+    assert stopped.result["iterations"] == 3
+
+
+def test_guided_follows_young_critics_slowly_from_a_policy_unless_told_otherwise() -> None:
+    start, plain = agent("Guided", policy()), agent("Guided")
+    assert start.hyperparameters["actor_rate"] == plain.hyperparameters["actor_rate"] / 10
+    assert start._config.sources["actor_rate"].startswith("ours: to start from a policy")
+    assert agent("Guided", policy(), actor_rate=3e-4).hyperparameters["actor_rate"] == 3e-4
+    faded = offrank.Faded(TASK, workers=0, init=policy(), begins_as="skip:4", **SMALL)
+    assert faded.hyperparameters["actor_rate"] == plain.hyperparameters["actor_rate"]
