@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import get_args
@@ -155,6 +156,9 @@ def test_a_run_alone_is_shown_with_its_training_and_its_ranker(tmp_path: Path) -
     assert alone.series[:2] == [learned.label, "training episodes, some of them cut"] and alone.keys == {
         "band": "± one standard deviation"
     }
+    for setting, said in (({}, "cut at 8 steps"), ({"horizon_growth": 0.5}, "some of them cut")):
+        config = replace(plain.config, hyperparameters=plain.config.hyperparameters | {"train_horizon": 8} | setting)
+        assert learning_curves([replace(plain, config=config)]).series[1] == f"training episodes, {said}"
     together = learning_curves([learned, plain])
     assert together.series == [learned.label, plain.label] and not together.keys
     [panel] = together.panels

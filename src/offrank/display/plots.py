@@ -17,6 +17,7 @@ from offrank.runs.opening import read_config
 from offrank.runs.run import Run
 
 STEPS, RETURN = "environment steps of training", "mean return of an episode"
+CHANGE_LENGTH = ("probe_share", "horizon_growth", "fade_horizon")  # settings by which training episodes get longer
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,9 @@ def _task_panel(task: str, curves: Sequence[Curve], more: Sequence[Item]) -> Pan
 def _spread_and_training(curve: Curve) -> list[Item]:
     """The spread of a run's evaluations, and the returns of its training episodes."""
     iterations = [r for r in curve.records if r["kind"] == "iteration"]
-    cut, probes = (curve.config.hyperparameters.get(name) for name in ("train_horizon", "probe_share"))
-    training = "training episodes" + (", some of them cut" if probes else f", cut at {cut} steps" if cut else "")
+    settings = curve.config.hyperparameters
+    cut, some = settings.get("train_horizon"), any(settings.get(name) for name in CHANGE_LENGTH)
+    training = "training episodes" + (", some of them cut" if some else f", cut at {cut} steps" if cut else "")
     items: list[Item] = [_line(training, iterations, "return_mean", look="dense")] if iterations else []
     if any("return_best" in r for r in iterations):
         items.append(_line("best training episode", iterations, "return_best", look="dense"))
