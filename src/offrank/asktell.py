@@ -113,9 +113,8 @@ class AskTell:
         init = initial_policy(init)
         begun = None if folder is None else stored_config(folder, ASK_TELL, {}, {})
         goes_on = init is None and begun is not None and begun.init is not None  # needs the policy no more
-        settings = ALGORITHMS[algorithm.algo].settings
-        suited = getattr(settings, "on_a_robot", {}) | (getattr(settings, "from_a_policy", {}) if goes_on else {})
-        recipe = resolve(None, algorithm.algo, ranker, suited | hyperparameters, policy, init)
+        gentle = getattr(ALGORITHMS[algorithm.algo].settings, "on_a_robot", {})
+        recipe = resolve(None, algorithm.algo, ranker, gentle | hyperparameters, policy, init, goes_on)
         evaluation = evaluation_given(
             eval_every=0 if eval_every is None and eval_steps is None else eval_every,
             eval_steps=eval_steps,

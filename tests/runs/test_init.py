@@ -172,7 +172,9 @@ def test_on_a_robot_it_is_fine_tuned_as_in_simulation_and_the_journal_needs_no_f
     _tell_all(run)
     run.close()
     path.unlink()
+    sources = run._run.config.sources
     run = AskTell(offrank.Guided, 2, 2, **how)
+    assert run._run.config.sources == sources
     while not run.done:
         _tell_all(run)
     assert run.policy.sha256 == agent("Guided", policy()).learn(iterations=4, eval_every=0).policy.sha256

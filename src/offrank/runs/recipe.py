@@ -92,6 +92,7 @@ def resolve(
     overrides: Mapping[str, Any] | None = None,
     policy: str | None = None,
     init: TrainedPolicy | None = None,
+    goes_on: bool = False,
 ) -> Recipe:
     """The recipe of an algorithm on a task. Of each hyperparameter, the last of these is used: the general default, the
     task's preset, the suggestion of ranker or algorithm (of the latter another one to start from a policy), the task's
@@ -104,6 +105,7 @@ def resolve(
         overrides: hyperparameters by name; strings are converted.
         policy: the kind of policy, instead of that of `init`, or else the algorithm's default.
         init: the policy to start from.
+        goes_on: whether the run has started from a policy, which is not needed any more.
 
     Raises:
         UsageError: a name is unknown or a value is invalid.
@@ -124,9 +126,9 @@ def resolve(
     own, kind = entry.settings.name, entry.rankers[ranker]
     pair, suggests = f"{own}.{ranker}", {**kind.suggests, **getattr(entry.settings, "suggests", {})}
     suggested = {name: Value(value, GENERAL) for name, value in suggests.items()}
-    if init is not None:
-        goes_on = getattr(entry.settings, "from_a_policy", {})
-        suggested |= {name: Value(value, FROM_A_POLICY) for name, value in goes_on.items()}
+    if init is not None or goes_on:
+        others = getattr(entry.settings, "from_a_policy", {})
+        suggested |= {name: Value(value, FROM_A_POLICY) for name, value in others.items()}
     parts: list[tuple[type[Any], str, *tuple[str, ...]]] = [  # with the sections of the presets
         (entry.settings, own, *getattr(entry.settings, "also", ())),
         (kind, f"{own}.{kind.preset or ranker}"),
