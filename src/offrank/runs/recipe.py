@@ -129,10 +129,11 @@ def resolve(
     if init is not None or goes_on:
         others = getattr(entry.settings, "from_a_policy", {})
         suggested |= {name: Value(value, FROM_A_POLICY) for name, value in others.items()}
+    sections = (own, *getattr(entry.settings, "also", ()))
     parts: list[tuple[type[Any], str, *tuple[str, ...]]] = [  # with the sections of the presets
-        (entry.settings, own, *getattr(entry.settings, "also", ())),
+        (entry.settings, *sections),
         (kind, f"{own}.{kind.preset or ranker}"),
-        (Episodes, "shared"),
+        (Episodes, *sections, "shared"),
     ]
     known = {name: hint for cls, *_ in parts for name, hint in _settable(cls).items()}
     for name in overrides:
@@ -141,13 +142,13 @@ def resolve(
 
     sources: dict[str, str] = {}
     built = []
-    for cls, *sections in parts:
+    for cls, *where in parts:
         values = {}
         for f in fields(cls):
             if f.name == "horizon":
                 continue
             preset = lookup(task, f.name, pair)
-            preset = preset or suggested.get(f.name) or lookup(task, f.name, *sections)
+            preset = preset or suggested.get(f.name) or lookup(task, f.name, *where)
             if f.name in overrides:
                 values[f.name], sources[f.name] = overrides[f.name], GIVEN
             elif preset is not None:

@@ -121,7 +121,7 @@ class ActorCriticLesson(Lesson):
                 z = self._update_critics(twins, actor["theta"], at, eps, step)
                 if step % ACTOR_EVERY == 0:
                     rate = self.settings.actor_rate if step > before + self.alone else 0.0
-                    self._update_actor(twins[0][0], actor, z, networks.step_size(rate, step // ACTOR_EVERY))
+                    self._update_actor([q for q, *_ in twins], actor, z, networks.step_size(rate, step // ACTOR_EVERY))
         return self.outcome(nets, actor)
 
     def outcome(self, nets: Sequence[Memory], actor: Memory) -> Memory:
@@ -188,12 +188,14 @@ class ActorCriticLesson(Lesson):
             networks.follow(slow, q, share)
         return z
 
-    def _update_actor(self, critic: Memory, actor: Memory, z: Floats, size: float) -> None:
-        """One step of Adam up the first critic's value, in place."""
+    def _update_actor(self, twins: Sequence[Memory], actor: Memory, z: Floats, size: float) -> None:
+        """One step of Adam up the critics' mean value, in place."""
         scale, theta = half_range(self.space, self.policy.p), actor["theta"]
         raw = self.policy.act_together(theta, z)
         action = self.space.clip(raw)
-        g = critics.input_gradient(critic, np.concatenate([z, action / scale], axis=1))[:, self.policy.n :] / scale
+        x = np.concatenate([z, action / scale], axis=1)
+        first, second = (critics.input_gradient(critic, x)[:, self.policy.n :] for critic in twins)
+        g = (first + second) / (2 * scale)
         g = np.where((raw - action) * g > 0, 0, g)  # beyond the box only the way back counts
         downhill = -self.policy.pull_back(theta, z, g) / np.float32(len(z))
         networks.adam({"": theta}, {"": downhill}, {"": actor["first"]}, {"": actor["second"]}, size)

@@ -58,7 +58,7 @@ class ActorCriticBatch(Actors):
         self.limits = None if lesson.limit is None else torch.zeros(runs, 1, 1, device=device)
         self._bounds = bounds_on(lesson.space, device)
         self._scale = upload(half_range(lesson.space, policy.p), device)
-        self._downhill = -1 / (settings.batch * self._scale)  # of the mean value of a batch
+        self._downhill = -1 / (2 * settings.batch * self._scale)  # of the critics' mean value of a batch
 
     def update(self) -> None:
         """All updates of the critics, and of the actor after every second one."""
@@ -79,14 +79,16 @@ class ActorCriticBatch(Actors):
 
     def _follow(self, u: int, rates: Tensor) -> None:
         """The actors' update after number u of their critics, at the same states."""
-        n, p, runs, critics = self.policy.n, self.policy.p, len(self.thetas), self.critics
-        x = critics.inputs[0, 0, :, u]
-        z, outputs = x[..., :n], self.outputs(x[..., :n])
+        n, p, critics = self.policy.n, self.policy.p, self.critics
+        x = critics.inputs[0, :, :, u]
+        z = x[0, ..., :n]
+        outputs = self.outputs(z)
         raw = outputs[-1]
         action = clipped(raw, self._bounds)
-        torch.div(action, self._scale, out=x[..., n : n + p])  # the critics are done with what was there
-        g = critics.layout.input_gradient(critics.values[0, 0], x, slice(n, n + p), critics.h1[:runs])
-        g.mul_(self._downhill)
+        x[..., n : n + p] = action / self._scale  # the critics are done with what was there
+        twins = critics.values[0].flatten(0, 1)
+        g = critics.layout.input_gradient(twins, x.flatten(0, 1), slice(n, n + p), critics.h1[: len(twins)])
+        g = g.view(2, *action.shape).sum(0).mul_(self._downhill)
         if self._bounds is not None:
             g.masked_fill_((raw - action) * g < 0, 0)  # beyond the box only the way back counts
         self.descend(z, outputs, g, rates)
