@@ -445,6 +445,7 @@ def test_committed_rows_differ_from_the_presets_only_where_a_study_varies_them()
     results = Path(__file__).parents[2] / "results"
     labels = {g.variant.label for g in groups(read_rows([results / "table1.json"]))}
     assert labels == {"ars", "ars-random", "op-ars", "tres", "tres-random", "op-tres"}
+    assert {g.variant.label for g in groups(read_rows([results / "guided.json"]))} == {"guided", "guided-linear"}
     grid = {g.variant.label for g in groups(read_rows([results / "sensitivity.json"]))}
     assert grid == {"op-ars" + h + n for h in ("", "-h0.1", "-h0.25", "-h0.5", "-h1.0") for n in ("", "-n_b1")}
 

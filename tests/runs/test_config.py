@@ -64,6 +64,15 @@ def test_the_change_controls_use_the_papers_number_of_behaviour_rollouts() -> No
     assert resolve("HalfCheetah-v3", "op-ars", "smallest-change").hyperparameters["n_behaviour"] == 2
 
 
+def test_an_algorithms_presets_are_those_of_its_episodes_too() -> None:
+    grown = {
+        algo: resolve("Walker2d-v3", algo).episodes["horizon_growth"] for algo in ("guided", "faded", "cem-rl", "ars")
+    }
+    assert grown == {"guided": 2.0, "faded": 2.0, "cem-rl": 0.0, "ars": 0.0}
+    given = resolve("Walker2d-v3", "guided", None, {"horizon_growth": 0})
+    assert given.episodes == {"reward_shift": 0.0, "train_horizon": 250, "horizon_growth": 0.0, "probe_share": 0.0}
+
+
 def test_what_is_given_wins_over_the_preset() -> None:
     recipe = resolve("HalfCheetah-v3", "op-ars", None, {"bandwidth": "0.25", "n_top": 8})
     assert recipe.hyperparameters["bandwidth"] == 0.25 and recipe.sources["bandwidth"] == "given"
