@@ -108,14 +108,6 @@ def test_before_it_fades_critics_and_replay_begin_anew_and_the_actor_does_not() 
     assert int(states[6].memory["begun"]) == 48  # once
 
 
-@pytest.mark.parametrize(("longer", "then"), [(0, 8), (10, 10), (1000, HORIZON)])
-def test_training_episodes_have_a_length_of_their_own_from_then_on(longer: int, then: int) -> None:
-    short = Episodes(HORIZON, train_horizon=8)
-    for settings, before in (({"warmup_steps": 30, "fade_from": 80}, 1), ({"warmup_steps": 48}, 0)):
-        _, asked = iterate(replace(faded(**settings, fade_horizon=longer), episodes=short), 3)
-        assert [work[0].horizon for work in asked] == [8] * before + [then] * (3 - before)
-
-
 def test_a_run_that_begins_where_it_fades_begins_no_second_time() -> None:
     states, _ = iterate(faded(warmup_steps=48), 4)
     assert [len(state.memory["replay.gain"]) for state in states] == [0, 26, 52, 78, 104]
@@ -180,7 +172,6 @@ def test_it_learns_to_reach_the_point() -> None:
     [
         ({"fade_from": -1}, "fade_from = -1, fade_to = 128: the first must be less than the second"),
         ({"fade_to": 64}, "fade_from = 64, fade_to = 64: the first must be less than the second"),
-        ({"fade_horizon": -1}, "fade_horizon = -1: must not be negative"),
         ({"begins_as": "skipp:4"}, "unknown policy 'skipp:4'"),
         ({"begins_as": "mlp:4"}, "begins_as = mlp:4: must be skip:W, which is linear without its hidden layer"),
         ({"policy": "affine"}, "faded ends with a linear policy, not affine: guided trains those"),

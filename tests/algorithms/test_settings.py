@@ -75,7 +75,6 @@ LIMITS = [
     (GuidedSettings, "candidates", 2, 1),
     (DistilledSettings, "teacher_steps", 0, -1),
     (FadedSettings, "fade_from", 0, -1),
-    (FadedSettings, "fade_horizon", 0, -1),
     (FadedSettings, "fade_from", 209_999, 210_000),  # it must be gone after 210,000
     (ARS, "n_directions", 10_000_000, 10_000_001),
 ]

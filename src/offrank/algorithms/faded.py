@@ -5,8 +5,7 @@ actor begins as `skip:W`, a = M z + V tanh(W z + c), and learns as in `guided`. 
 that falls to 0, while critics and actor learn on: M takes over, step by step, what V did. What is left is a = M z.
 
 Shortly before, critics and replay buffer begin anew, as they do where a run starts from a saved policy: with those of
-the whole run before, some actors get stuck as the layer goes. From then on training episodes may be longer: on
-Walker2d a matrix that learned from short ones alone falls soon after their end.
+the whole run before, some actors get stuck as the layer goes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from offrank.algorithms.generation import Generation
 from offrank.algorithms.guided import Guided, GuidedSettings
 from offrank.algorithms.learning import actor_critic, replay
 from offrank.core.arrays import WRITTEN, FloatArray, Memory, Metrics, prefixed
@@ -42,7 +40,6 @@ class FadedSettings(GuidedSettings):
     begins_as: str = "skip:32"  # the kind of policy that the actor is before the hidden layer fades
     fade_from: int = 160_000  # training steps after which it begins to fade; critics begin anew two warm-ups before
     fade_to: int = 210_000  # training steps after which it is gone, and the policy linear
-    fade_horizon: int = 0  # steps after which training episodes are cut once critics began anew; 0: as before
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,8 +50,6 @@ class FadedSettings(GuidedSettings):
             raise UsageError(
                 f"fade_from = {self.fade_from}, fade_to = {self.fade_to}: the first must be less than the second"
             )
-        if self.fade_horizon < 0:
-            raise UsageError(f"fade_horizon = {self.fade_horizon}: must not be negative")
 
     @property
     def anew(self) -> int:
@@ -98,13 +93,6 @@ class Faded(Guided):
             state = self._anew(state)
         after, metrics = yield from super().iteration(state)
         return after, metrics | {"hidden_norm": self._norm(after)}
-
-    def propose(self, state: State) -> Generation:
-        generation = super().propose(state)
-        if state.steps < self.settings.anew or not self.settings.fade_horizon:
-            return generation
-        longer = replace(self.episodes, train_horizon=self.settings.fade_horizon, horizon_growth=0.0)
-        return replace(generation, episodes=longer)
 
     def _anew(self, state: State) -> State:
         """The state with the same actor, and critics and replay buffer that begin anew."""

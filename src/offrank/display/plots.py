@@ -17,7 +17,7 @@ from offrank.runs.opening import read_config
 from offrank.runs.run import Run
 
 STEPS, RETURN = "environment steps of training", "mean return of an episode"
-CHANGE_LENGTH = ("probe_share", "horizon_growth", "fade_horizon")  # settings by which training episodes get longer
+CHANGE_LENGTH = ("probe_share", "horizon_growth")  # settings by which training episodes get longer
 
 
 @dataclass(frozen=True)
