@@ -138,12 +138,11 @@ def test_only_new_rows_are_copied_and_the_oldest_make_room(device: str) -> None:
         ring.update(learner.replay)
         copied.append(ring.uploaded)
         starts, ends = ring.transitions().cpu().numpy().T
-        np.testing.assert_array_equal(ring.starts().cpu().numpy(), starts)
         held, rows = learner.replay, ring.rows.cpu().numpy()
         at = np.flatnonzero(held["ahead"])
         np.testing.assert_array_equal(rows[starts, :N_OBS], held["state"][at])
-        np.testing.assert_array_equal(rows[starts, N_OBS:-3], held["action"][at])
-        np.testing.assert_array_equal(rows[starts, -3:-1], np.stack([held["gain"], held["boot"]], axis=1)[at])
+        np.testing.assert_array_equal(rows[starts, N_OBS:-2], held["action"][at])
+        np.testing.assert_array_equal(rows[starts, -2:], np.stack([held["gain"], held["boot"]], axis=1)[at])
         np.testing.assert_array_equal(rows[ends, :N_OBS], held["state"][at + 1])
     assert copied == [39, 26, 0, 65, 156, 39, 200, 13] and ring.capacity == LIMIT
     learner.replay["state"] = learner.replay["state"].copy()
@@ -166,7 +165,7 @@ def test_a_replay_on_the_device_grows_with_the_run(monkeypatch: pytest.MonkeyPat
         ring.update(learner.replay)
         capacities.append((ring.capacity, ring.uploaded))
         np.testing.assert_array_equal(
-            ring.rows[ring.starts()][:, 0].numpy(), learner.replay["state"][learner.replay["ahead"] > 0, 0]
+            ring.rows[ring.transitions()[:, 0]][:, 0].numpy(), learner.replay["state"][learner.replay["ahead"] > 0, 0]
         )
     assert capacities == [(52, 26), (52, 26), (156, 78), (156, 26), (156, 26), (156, 26), (200, 182)]
 

@@ -79,14 +79,17 @@ def recorder(device: str) -> Record:
 
 
 class DeviceReplay:
-    """The replay buffer of a run on a device, as a ring of rows: state (n), action (p), gain, boot, ahead."""
+    """The replay buffer of a run on a device, as a ring of rows: state (n), action (p), gain, boot; and as another
+    ring its transitions, the rows at which each starts and ends."""
 
     def __init__(self, device: str, limit: int):
         self._device, self._limit = device, limit
-        self.rows: Tensor = None  # (capacity, n + p + 3)
+        self.rows: Tensor = None  # (capacity, n + p + 2)
+        self._pairs: Tensor = None  # (capacity, 2)
         self.uploaded = 0  # rows copied in the last update
         self._next = 0  # row that is written next
-        self._count = 0  # rows in use
+        self._next_pair = 0  # place of the next transition
+        self._transitions = 0  # transitions in use, the last ones
         self._written = 0  # rows ever appended to the run's replay
         self._last: Any = None  # (n,) the state in the last row
 
@@ -103,38 +106,45 @@ class DeviceReplay:
         new = written - self._written
         known = written >= 0 and 0 <= new < count <= self.capacity and self._last is not None
         if not known or not np.array_equal(state[count - new - 1], self._last):
-            new, self._next = count, 0
+            new, self._next, self._next_pair = count, 0, 0
         rows = _rows(replay, count - new)
         if count > self.capacity:
             capacity = min(self._limit, max(2 * count, LEAST_ROWS))
-            self.rows = None  # freed before the larger one is made
+            self.rows = self._pairs = None  # freed before the larger ones are made
             self.rows = torch.zeros((capacity, rows.shape[1]), device=self._device)
-        fresh = torch.as_tensor(rows, device=self._device)
-        room = min(new, self.capacity - self._next)
-        self.rows[self._next : self._next + room] = fresh[:room]
-        self.rows[: new - room] = fresh[room:]
-        self._next = (self._next + new) % self.capacity
-        self._count, self._written, self.uploaded = count, written, new
+            self._pairs = torch.zeros((capacity, 2), dtype=torch.int64, device=self._device)
+        ahead = replay["ahead"][count - new :]
+        starts = np.flatnonzero(ahead)
+        pairs = (self._next + np.stack([starts, starts + ahead[starts]], axis=1)) % self.capacity
+        self._next = _append(self.rows, self._next, rows)
+        self._next_pair = _append(self._pairs, self._next_pair, pairs)
+        self._transitions = int(np.count_nonzero(replay["ahead"]))
+        self._written, self.uploaded = written, new
         self._last = state[-1].copy()
 
-    def starts(self) -> Tensor:
-        """The rows at which a transition starts (m,), oldest first: their order does not depend on where the ring
-        begins."""
-        import torch
-
-        order = torch.arange(self._count, device=self._device).add_(self._next - self._count).remainder_(self.capacity)
-        return order[self.rows[:, -1][order] > 0]
-
     def transitions(self) -> Tensor:
-        """The rows at which each of these transitions starts and ends (m, 2)."""
+        """The rows at which each transition starts and ends (m, 2), oldest first: their order does not depend on where
+        the rings begin."""
         import torch
 
-        starts = self.starts()
-        return torch.stack([starts, (starts + self.rows[:, -1][starts].long()) % self.capacity], dim=1)
+        first = self._next_pair - self._transitions
+        if first >= 0:
+            return self._pairs[first : self._next_pair]
+        return torch.cat([self._pairs[first:], self._pairs[: self._next_pair]])
+
+
+def _append(ring: Tensor, place: int, rows: Any) -> int:
+    """Write rows to a ring from a place on, and return the place after them."""
+    import torch
+
+    fresh = torch.as_tensor(rows, device=ring.device)
+    room = min(len(rows), len(ring) - place)
+    ring[place : place + room] = fresh[:room]
+    ring[: len(rows) - room] = fresh[room:]
+    return int((place + len(rows)) % len(ring))
 
 
 def _rows(replay: Memory, first: int) -> Any:
-    """The rows of a replay from `first` on, (m, n + p + 3)."""
-    columns = [replay["state"], replay["action"]]
-    columns += [replay[name][:, None] for name in ("gain", "boot", "ahead")]
-    return np.concatenate([column[first:] for column in columns], axis=1, dtype=np.float32, casting="same_kind")
+    """The rows of a replay from `first` on, (m, n + p + 2)."""
+    columns = [replay["state"], replay["action"], replay["gain"][:, None], replay["boot"][:, None]]
+    return np.concatenate([column[first:] for column in columns], axis=1)
