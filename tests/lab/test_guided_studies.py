@@ -27,7 +27,7 @@ def row(task: str, seed: int, steps: int | None, policy: str = "skip:32", **sett
 
 def test_fresh_seeds_both_policies_and_budgets_of_each_task() -> None:
     plan = STUDIES["guided"].plan(StudyOptions(None, None))
-    assert {run.seed for run in plan} == set(range(100, 116))
+    assert {run.seed for run in plan} == set(range(200, 216))
     assert {run.task: run.steps for run in plan} == BUDGETS
     assert len(plan) == 16 * (6 * 4 - 2)
     assert {run.task for run in plan if run.variant.algo == "faded"} == set(BUDGETS) - {"Swimmer-v3", "HalfCheetah-v3"}
