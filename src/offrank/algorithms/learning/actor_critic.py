@@ -1,9 +1,9 @@
 """An actor that follows twin critics while they learn: the lesson of `guided`.
 
 TD3's recipe (S. Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods", ICML 2018) with a
-small actor, layer normalisation in the critics, and updates between episodes instead of one after each step. All of it
-is plain arrays under one BLAS thread: same seed, same bits. On a GPU, the lessons of many runs are one computation
-(`batched_actor_critic.py`).
+small actor that follows the mean of both critics instead of the first, layer normalisation in the critics, and updates
+between episodes instead of one after each step. All of it is plain arrays under one BLAS thread: same seed, same bits.
+On a GPU, the lessons of many runs are one computation (`batched_actor_critic.py`).
 """
 
 from __future__ import annotations
