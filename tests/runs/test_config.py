@@ -66,10 +66,8 @@ def test_the_change_controls_use_the_papers_number_of_behaviour_rollouts() -> No
 
 def test_an_algorithms_presets_are_those_of_its_episodes_too() -> None:
     grown = {algo: resolve("Walker2d-v3", algo).episodes["horizon_growth"] for algo in ALGORITHMS}
-    assert {algo for algo, growth in grown.items() if growth} == {
-        "guided",
-        "faded",
-    }  # distilled has a section of its own
+    longer = {algo for algo, growth in grown.items() if growth}
+    assert longer == {"guided", "faded"}  # distilled has a section of its own
     given = resolve("Walker2d-v3", "guided", None, {"horizon_growth": 0})
     assert given.episodes == {"reward_shift": 0.0, "train_horizon": 250, "horizon_growth": 0.0, "probe_share": 0.0}
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from offrank.algorithms.learning import networks
-from offrank.algorithms.learning.device import Record, has_torch, recorder
+from offrank.algorithms.learning.device import Record, append_to_ring, has_torch, recorder
 from offrank.algorithms.learning.networks import NETWORKS
 from offrank.algorithms.rankers.critic import BATCH, CHUNK, OUTLIER, SLOW, CriticLesson
 from offrank.core.arrays import Memory, part
@@ -120,10 +120,7 @@ class BatchedTrainer:
             buffer = ReplayBuffer(self._up(np.zeros((lesson.critic.replay, width), dtype=np.float32)))
             self._buffers[owner] = buffer
         new = self._up(np.concatenate([state[len(state) - fresh :], action[len(action) - fresh :]], axis=1))
-        capacity, first = len(buffer.rows), buffer.end % len(buffer.rows)
-        room = min(fresh, capacity - first)
-        buffer.rows[first : first + room] = new[:room]
-        buffer.rows[: fresh - room] = new[room:]
+        append_to_ring(buffer.rows, buffer.end % len(buffer.rows), new)
         buffer.end, buffer.last = buffer.end + fresh, state[-1].copy()
         return buffer
 

@@ -116,8 +116,8 @@ class DeviceReplay:
         ahead = replay["ahead"][count - new :]
         starts = np.flatnonzero(ahead)
         pairs = (self._next + np.stack([starts, starts + ahead[starts]], axis=1)) % self.capacity
-        self._next = _append(self.rows, self._next, rows)
-        self._next_pair = _append(self._pairs, self._next_pair, pairs)
+        self._next = append_to_ring(self.rows, self._next, torch.as_tensor(rows, device=self._device))
+        self._next_pair = append_to_ring(self._pairs, self._next_pair, torch.as_tensor(pairs, device=self._device))
         self._transitions = int(np.count_nonzero(replay["ahead"]))
         self._written, self.uploaded = written, new
         self._last = state[-1].copy()
@@ -133,14 +133,11 @@ class DeviceReplay:
         return torch.cat([self._pairs[first:], self._pairs[: self._next_pair]])
 
 
-def _append(ring: Tensor, place: int, rows: Any) -> int:
-    """Write rows to a ring from a place on, and return the place after them."""
-    import torch
-
-    fresh = torch.as_tensor(rows, device=ring.device)
+def append_to_ring(ring: Any, place: int, rows: Any) -> int:
+    """Write rows, no more than the ring has, to it from a place on. Returns the place after them."""
     room = min(len(rows), len(ring) - place)
-    ring[place : place + room] = fresh[:room]
-    ring[: len(rows) - room] = fresh[room:]
+    ring[place : place + room] = rows[:room]
+    ring[: len(rows) - room] = rows[room:]
     return int((place + len(rows)) % len(ring))
 
 

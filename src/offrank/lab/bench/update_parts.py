@@ -2,7 +2,7 @@
 
 python -m offrank.lab.bench.update_parts --tasks HalfCheetah-v3 Humanoid-v3 --runs 4 16 64
 
-On a GPU each part is recorded as a graph of five, so that launching it costs nothing. `NVIDIA_TF32_OVERRIDE=1` in the
+On a GPU each part is recorded as a graph of twenty, so that launching it costs nothing. `NVIDIA_TF32_OVERRIDE=1` in the
 environment lets products take factors of 10 bits.
 """
 
@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import median
 from typing import Any
 
+from offrank.cli.options import count
 from offrank.core.errors import require
+from offrank.lab.bench.rounds import alternate
 from offrank.lab.script import make_parser, run_script
 from offrank.runs.recipe import resolve
 from offrank.tasks import TASKS
 
-REPEATS, ROUNDS = 5, 7
+REPEATS = 20  # of a part between two looks at the clock
 
 
-def microseconds(work: Callable[[], Any], device: str) -> float:
-    """The median time of some work, which is done a few times before."""
+def repeated(work: Callable[[], Any], device: str) -> Callable[[], None]:
+    """The work REPEATS times, recorded where it can be, up to its end."""
     torch: Any = require("torch", "torch")
     from offrank.algorithms.learning.device import recorder
 
@@ -33,19 +33,18 @@ def microseconds(work: Callable[[], Any], device: str) -> float:
         for _ in range(REPEATS):
             work()
 
-    recorded, wait = recorder(device)(several), torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    times = []
-    for _ in range(ROUNDS):
-        wait()
-        begin = time.perf_counter()
+    recorded = recorder(device)(several)
+
+    def to_its_end() -> None:
         recorded()
-        wait()
-        times.append((time.perf_counter() - begin) / REPEATS)
-    return 1e6 * median(times)
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    return to_its_end
 
 
 def parts(task: str, runs: int, device: str) -> dict[str, float]:
-    """The times of the whole update and of its parts, by name."""
+    """Microseconds of the whole update and of its parts, by name."""
     torch: Any = require("torch", "torch")
     from offrank.algorithms.learning.batched_networks import CriticBatch, Layout, adam
 
@@ -82,7 +81,8 @@ def parts(task: str, runs: int, device: str) -> dict[str, float]:
         "third gradient": lambda: places[2].baddbmm_(h2[:twins].mT, d3, beta=0),
         "Adam and slow copies": lambda: adam(q, gradient, batch.first, batch.second, batch.rates[0], slow),
     }
-    return {name: microseconds(work, device) for name, work in works.items()}
+    times = alternate({name: repeated(work, device) for name, work in works.items()}, 1)
+    return {name: 1e6 * seconds / REPEATS for name, (seconds,) in times.items()}
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -95,7 +95,7 @@ def measure(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser("update_parts", __doc__)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=["HalfCheetah-v3", "Humanoid-v3"])
-    parser.add_argument("--runs", nargs="+", type=int, default=[4, 16, 64])
+    parser.add_argument("--runs", nargs="+", type=count, default=[4, 16, 64])
     parser.add_argument("--device", default="cuda")
     return run_script(parser, measure, argv)
 
